@@ -122,6 +122,10 @@ def test_several_files_are_written_where_one_would_be_too_large(tmp_path):
         ({"hidden_act": "mish"}, "hidden_act is 'mish', wanted one of silu, "),
         ({"layer_types": ["linear_attention"] * 2}, "layer_types is .*, wanted full_attention"),
         ({"layer_types": ["full_attention"]}, "for each of 2 layers"),
+        ({"layer_types": 3}, "layer_types is 3, wanted a list"),
+        ({"rope_parameters": [1]}, r"rope_parameters is \[1\], wanted an object"),
+        ({"sliding_window": -1}, "sliding_window is -1, wanted a whole number from 0 on"),
+        ({"model_type": "smollm3", "no_rope_layers": [1]}, "no_rope_layers has 1 entries"),
         ({"rope_scaling": {"type": "spiral"}}, "rope_type is 'spiral', wanted one of default"),
         ({"rope_scaling": {"type": "linear"}}, "rope_parameters: factor is missing"),
         (
@@ -183,3 +187,37 @@ def test_a_network_learns_and_what_it_learned_is_written(tmp_path):
     nn.clear_parameters()
     again = models.from_huggingface(tmp_path)
     assert again.generate([3], 4) == [4, 5, 6, 7]
+
+
+SIDE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+SIDE |= {"intermediate_size": 24, "vocab_size": 20, "max_position_embeddings": 8}
+SEEN = {**SIDE, "image_size": 16, "patch_size": 8}
+FOLDERS = [
+    {**SIZES, "rope_scaling": {"type": "yarn", "factor": 2.0}, "sliding_window": 4},
+    {**SIZES, "model_type": "gemma3_text", "layer_types": ["full_attention"] * 2},
+    {**SIZES, "model_type": "qwen2_moe", "num_experts": 4, "num_experts_per_tok": 2,
+     "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8, "mlp_only_layers": [0]},
+    {**SIDE, "model_type": "roberta", "architectures": ["RobertaForMaskedLM"], "pad_token_id": 1},
+    {"model_type": "t5", "vocab_size": 20, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 1,
+     "num_heads": 2, "feed_forward_proj": "gated-gelu"},
+    {"model_type": "clip", "vision_config": SEEN, "text_config": SIDE, "projection_dim": 8},
+]  # fmt: skip
+WRONG = [None, 0, -1, 3, 1.5, -0.5, "x", True, False, [], [1], {}, {"a": 1}, [[1]], float("nan")]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_damaged_configs_are_networks_or_named(seed):
+    rng = np.random.default_rng(seed)
+    for trial in range(12):
+        config = json.loads(json.dumps(FOLDERS[rng.integers(len(FOLDERS))]))
+        place = config
+        key = str(rng.choice(list(place)))
+        while isinstance(place[key], dict) and rng.random() < 0.8:
+            place = place[key]
+            key = str(rng.choice(list(place)))
+        place[key] = WRONG[rng.integers(len(WRONG))]
+        with nn.parameter_scope(f"trial{trial}"):
+            try:
+                models.from_config(config)
+            except ValueError as error:
+                assert str(error), config

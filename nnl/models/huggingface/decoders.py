@@ -86,21 +86,22 @@ def rotary(c: Config, width: int, kind: str = "", base: float = 10000.0) -> Rota
     Args:
         kind: The kind of layer, where there is an object for each.
     """
-    given = c.get("rope_parameters") or {}
+    given = c.get("rope_parameters", {})
     if kind in given:
-        given = given[kind]
+        given = Config(given, f"{c.where}: rope_parameters").part(kind).data
     elif not given:
-        given = {"rope_theta": c.get("rope_theta", base), **(c.get("rope_scaling") or {})}
+        given = {"rope_theta": c.get("rope_theta", base), **c.get("rope_scaling", {})}
         given["rope_type"] = given.get("rope_type", given.get("type", "default"))
     r = Config(given, f"{c.where}: rope_parameters")
-    longest = c.get("max_position_embeddings", 2048)
-    share = r.number("partial_rotary_factor", c.get("partial_rotary_factor", 1.0))
-    turned, base = int(width * share), r.number("rope_theta", c.get("rope_theta", base))
+    longest = c.whole("max_position_embeddings", 2048)
+    share = r.number("partial_rotary_factor", c.number("partial_rotary_factor", 1.0))
+    turned, base = int(width * share), r.number("rope_theta", c.number("rope_theta", base))
     names = {n: n for n in ("default", "linear", "dynamic", "yarn", "llama3", "longrope")}
     scaling = r.one_of("rope_type", names | {"su": "longrope"}, "default")
     if scaling == "default":
         return Rotary(turned, base)
-    own = r.get("original_max_position_embeddings", c.get("original_max_position_embeddings"))
+    before = c.whole("original_max_position_embeddings", 0, 0)
+    own = r.whole("original_max_position_embeddings", before, 0)
     original = own or longest
     if scaling == "dynamic":
         original = longest
@@ -114,10 +115,12 @@ def rotary(c: Config, width: int, kind: str = "", base: float = 10000.0) -> Rota
             if scaling == "yarn"
             else ("low_freq_factor", "high_freq_factor")
         )
-        options |= {k: r.number(n) for k, n in zip(("low", "high"), names, strict=True) if r.get(n)}
+        options |= {
+            k: r.number(n) for k, n in zip(("low", "high"), names, strict=True) if r.get(n, 0)
+        }
     if scaling == "yarn":
         options["truncate"] = r.flag("truncate", True)
-        scales = [r.get("mscale"), r.get("mscale_all_dim")]
+        scales = [r.number("mscale", 0), r.number("mscale_all_dim", 0)]
         if all(scales) and options["factor"] > 1:
             first, second = (0.1 * s * log(options["factor"]) + 1 for s in scales)
             options["attention_factor"] = first / second
@@ -125,13 +128,13 @@ def rotary(c: Config, width: int, kind: str = "", base: float = 10000.0) -> Rota
     if scaling == "longrope":
         options["factors"] = _numbers(r, "short_factor")
         long_factors = _numbers(r, "long_factor")
-    if r.get("attention_factor") is not None:
+    if r.data.get("attention_factor") is not None:
         options["attention_factor"] = r.number("attention_factor")
     return Rotary(turned, base, scaling, tuple(options.items()), tuple(long_factors))
 
 
 def _numbers(c: Config, key: str) -> tuple[float, ...]:
-    value = c.get(key)
+    value = c.data.get(key)
     if not isinstance(value, list) or not all(type(v) in (int, float) for v in value):
         raise ValueError(f"{c.where}: {key} is {value!r:.60}, wanted a list of numbers")
     return tuple(map(float, value))
@@ -174,12 +177,12 @@ def llama(
     width, heads = c.whole("hidden_size"), c.whole("num_attention_heads")
     head_width = c.whole("head_dim", width // heads)
     count = c.whole("num_hidden_layers")
-    window = c.get("sliding_window") or 0
-    names = c.get("layer_types") or [
+    window = c.whole("sliding_window", 0, 0)
+    names = c.get("layer_types", []) or [
         (kinds(i) if kinds else window > 0) and "sliding_attention" or "full_attention"
         for i in range(count)
     ]
-    if len(names) != count or not {*names} <= {"sliding_attention", "full_attention"}:
+    if len(names) != count or any(n not in ("sliding_attention", "full_attention") for n in names):
         raise ValueError(
             f"{c.where}: layer_types is {names!r:.60}, wanted full_attention or sliding_attention "
             f"for each of {count} layers"
@@ -231,9 +234,9 @@ def qwen2(c: Config, **more: Any) -> Decoder:
 
 
 def qwen2_moe(c: Config, shared: bool = True, **more: Any) -> Decoder:
-    step, dense = c.get("decoder_sparse_step", 1), c.get("mlp_only_layers", [])
+    step, dense = c.whole("decoder_sparse_step", 1), c.get("mlp_only_layers", [])
     found = Experts(
-        c.whole("num_experts", c.get("num_local_experts")),
+        c.whole("num_experts" if c.data.get("num_experts") else "num_local_experts"),
         c.whole("num_experts_per_tok"),
         c.whole("moe_intermediate_size"),
         c.flag("norm_topk_prob", False),
@@ -261,8 +264,8 @@ def mixtral(c: Config) -> Decoder:
 
 
 def gemma(c: Config, **more: Any) -> Decoder:
-    act = "hidden_activation" if c.get("hidden_activation") else "hidden_act"
-    if c.get(act) == "gelu":  # older files say so and mean this
+    act = "hidden_activation" if c.data.get("hidden_activation") else "hidden_act"
+    if c.data.get(act) == "gelu":  # older files say so and mean this
         c = Config({**c.data, act: "gelu_pytorch_tanh"}, c.where)
     factor = c.whole("hidden_size") ** 0.5
     return llama(c, tied=True, factor=factor, act=act, offset=1.0, **more)
@@ -277,12 +280,12 @@ def gemma2(c: Config, **more: Any) -> Decoder:
 
 
 def gemma3(c: Config) -> Decoder:
-    pattern = c.get("sliding_window_pattern", c.get("_sliding_window_pattern", 6))
-    local = c.get("rope_local_base_freq", 10000.0)
-    bases = {"full_attention": c.get("rope_theta", 1e6), "sliding_attention": local}
-    if not c.get("rope_parameters"):  # older files scale the whole layers alone
+    pattern = c.whole("sliding_window_pattern", c.whole("_sliding_window_pattern", 6))
+    local = c.number("rope_local_base_freq", 10000.0)
+    bases = {"full_attention": c.number("rope_theta", 1e6), "sliding_attention": local}
+    if not c.get("rope_parameters", {}):  # older files scale the whole layers alone
         plain = {"rope_type": "default", "rope_theta": local}
-        whole = {"rope_theta": bases["full_attention"], **(c.get("rope_scaling") or {})}
+        whole = {"rope_theta": bases["full_attention"], **c.get("rope_scaling", {})}
         both = {"full_attention": whole, "sliding_attention": plain}
         c = Config({**c.data, "rope_parameters": both}, c.where)
     return gemma2(c, kinds=lambda i: (i + 1) % pattern, bases=bases, qk_norm="head")
@@ -293,10 +296,14 @@ def olmo(c: Config) -> Decoder:
 
 
 def smollm3(c: Config) -> Decoder:
-    every = c.get("no_rope_layer_interval", 4)
-    plain = c.get("no_rope_layers") or [
+    every = c.whole("no_rope_layer_interval", 4)
+    plain = c.get("no_rope_layers", []) or [
         (i + 1) % every for i in range(c.whole("num_hidden_layers"))
     ]
+    if len(plain) != c.whole("num_hidden_layers"):
+        raise ValueError(
+            f"{c.where}: no_rope_layers has {len(plain)} entries, one for each layer is wanted"
+        )
     slides = c.flag("use_sliding_window", False)
     return llama(c, tied=True, rotated=lambda i: bool(plain[i]), kinds=lambda i: slides)
 

@@ -102,12 +102,12 @@ def distilbert(c: Config) -> Encoder:
 
 def _heads(c: Config) -> dict[str, Any]:
     only(c, tie_word_embeddings=True)
-    names = " ".join(c.get("architectures", ["Model"]))
+    names = str(c.get("architectures", []))
     found = {"masked": "MaskedLM", "classes": "SequenceClassification"}
     heads = tuple(k for k, name in found.items() if name in names)
     if not heads and "distilbert" not in c.get("model_type", ""):
         heads = ("summary",)
-    classes = len(c.get("id2label") or {}) or c.get("num_labels", 2)
+    classes = len(c.get("id2label", {})) or c.whole("num_labels", 2)
     return {"heads": heads, "classes": classes}
 
 

@@ -17,6 +17,13 @@ from nnl.core.spec import ShapeError
 Array = np.ndarray[Any, Any]
 LEAVES = {"W": "weight", "b": "bias", "gamma": "weight", "beta": "bias"}
 MOST_LISTED = 8
+KINDS: tuple[tuple[Any, str], ...] = (
+    (bool, "true or false"),
+    ((int, float), "a number"),
+    (str, "a text"),
+    (list, "a list"),
+    (Mapping, "an object"),
+)
 
 
 class Config:
@@ -81,13 +88,23 @@ class Config:
             raise ValueError(f"{self.where}: {key} is {value!r:.60}, wanted an object")
         return Config(value, f"{self.where}: {key}")
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """Whatever it is; the default where it is missing or null."""
+    def get(self, key: str, default: Any) -> Any:
+        """What it is, of the kind of the default, which it is where it is missing or null.
+
+        Raises:
+            ValueError: It is of another kind.
+        """
         value = self.data.get(key)
-        return default if value is None else value
+        if value is None:
+            return default
+        kind, wanted = next((k, w) for k, w in KINDS if isinstance(default, k))
+        if not isinstance(value, kind) or isinstance(value, bool) != isinstance(default, bool):
+            raise ValueError(f"{self.where}: {key} is {value!r:.60}, wanted {wanted}")
+        return value
 
     def _given(self, key: str, default: Any) -> Any:
-        value = self.get(key, default)
+        value = self.data.get(key)
+        value = default if value is None else value
         if value is None:
             raise ValueError(f"{self.where}: {key} is missing")
         return value
@@ -239,10 +256,9 @@ def only(c: Config, **values: Any) -> None:
         ValueError: The file asks for something else than these values.
     """
     for key, wanted in values.items():
-        if c.get(key, wanted) != wanted:
-            raise ValueError(
-                f"{c.where}: {key} is {c.get(key)!r:.60}, only {wanted!r} is supported"
-            )
+        value = c.data.get(key)
+        if value is not None and value != wanted:
+            raise ValueError(f"{c.where}: {key} is {value!r:.60}, only {wanted!r} is supported")
 
 
 def _is_of_norm(path: str) -> bool:

@@ -87,8 +87,8 @@ def vit(c: Config) -> Vision:
     layers = _stack(c, 1e-12, "gelu")
     if not c.flag("qkv_bias", True):
         raise ValueError(f"{c.where}: qkv_bias is False, only True is supported")
-    heads = "classes" if "Classification" in str(c.get("architectures")) else "summary"
-    classes = len(c.get("id2label") or {}) or c.get("num_labels", 2)
+    heads = "classes" if "Classification" in str(c.get("architectures", [])) else "summary"
+    classes = len(c.get("id2label", {})) or c.whole("num_labels", 2)
     return _vision(c, layers, 224, 16, heads=(heads,), classes=classes)
 
 

@@ -110,12 +110,13 @@ class Pretrained(Speaks, Embeds):
             raise ValueError(f"{self.where}: eos_token_id is {ends!r:.60}, wanted whole numbers")
         if self.family.reads is None:
             return Writer(self, self.config, ends)
-        begin = settings.get("decoder_start_token_id", self.source.get("decoder_start_token_id", 0))
+        said = Config({**self.source, **settings}, self.where)
+        begin = said.whole("decoder_start_token_id", 0, 0)
         if self.family.kind == "speech":
             named = self.folder is not None and (self.folder / "tokenizer.json").is_file()
             sources = sound_sources(self.config, named)
         else:
-            sources = text_sources(self.config, self.source.get("pad_token_id") or 0)
+            sources = text_sources(self.config, said.whole("pad_token_id", 0, 0))
         write, read = map(self._inside, (self.family.writes, self.family.reads))
         return Answerer(write, self.config, ends, read, sources, [begin])
 
