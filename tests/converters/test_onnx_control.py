@@ -329,9 +329,30 @@ def test_loops_are_exported():
     )
     values = [{"x": normal(2, 3), "limit": k} for k in (0, 5, 100, 1e9)]
     assert "Loop" in check_export({"y": y, "n": n}, {"x": x, "limit": limit}, values)
-    rows = nn.while_loop(lambda h: F.sum(h), lambda h: (h, h), x, max_trips=3)[1]
-    with pytest.raises(UnsupportedOperator, match="has a row for each trip that there was"):
-        export(rows, [x], batch=None)
+
+
+def test_rows_of_loops_are_exported():
+    """As many as there may be, zeros for trips that there were not; at_most gives the others."""
+    runtime = pytest.importorskip("onnxruntime")  # the reference collects no rows of no trips
+    x, limit = nn.Variable((2, 3)), nn.Variable(())
+
+    def once(h, n):
+        return h * 2, n + 1, h, F.sum(h, axis=1)
+
+    h, n, rows, sums = nn.while_loop(
+        lambda h, n: F.less(F.sum(F.abs(h)), limit), once, x, F.constant(0, ()), max_trips=5
+    )
+    ys = {"h": h, "rows": rows, "sums": sums, "there": nn.at_most(rows, n)}
+    proto = export(ys, {"x": x, "limit": limit}, batch=None)
+    onnx.checker.check_model(proto, full_check=True)
+    session = runtime.InferenceSession(proto.SerializeToString())
+    for k in (0, 5, 100, 1e9):
+        x.d, limit.d = normal(2, 3), k
+        nn.forward_all([*ys.values(), n])
+        want = session.run(None, {"x": x.d, "limit": np.array(k, np.float32)})
+        for y, w in zip((h, rows, sums), want, strict=False):
+            np.testing.assert_allclose(y.d, w, rtol=1e-5, atol=1e-6)
+        assert want[3].tolist() == rows.d[: int(n.d)].tolist()
 
 
 # ---- sequences ----

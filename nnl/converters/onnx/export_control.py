@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from nnl.converters.onnx.export_context import Exporter, Refused
+from nnl.converters.onnx.export_reduction import opened
 from nnl.converters.onnx.export_tensor import Call, Subgraph, Tensor
 from nnl.converters.onnx.registry import onnx_export
 from nnl.core.context import using
@@ -42,10 +43,8 @@ def loop(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
     a, n = call.attrs, call.attrs.carried
     if a.condition is None and a.scanned:
         return _scan(ctx, call)
-    if a.condition is None or a.scanned or len(call.shapes) != n + 1:
-        raise Refused(
-            "a Loop of ONNX has a row for each trip that there was, not for each possible"
-        )
+    if a.condition is None and a.backwards:
+        raise Refused("a Loop of ONNX has no rows that begin with the last one")
     trips, *xs = given(call)
     if a.rows is not None:
         trips = (
@@ -53,20 +52,49 @@ def loop(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
             if trips.value is None
             else ctx.constant(np.minimum(trips.value, a.rows))
         )
-    carried, around = xs[:n], xs[n:]
-    (going,) = _written(ctx, a.condition, xs)
+    m = a.scanned
+    carried, arrays, around = xs[:n], xs[n : n + m], xs[n + m :]
+
+    def goes(values: Sequence[Tensor]) -> Tensor:
+        if a.condition is None:
+            return ctx.constant(np.array(True))
+        return _written(ctx, a.condition, [*values, *around])[0]
+
+    going = goes(carried)
     turn, before, count = (_input(t) for t in (np.int64, np.bool_, np.int64))
     inside = [_input(x.dtype, x) for x in carried]
 
     def body() -> list[Tensor]:
-        ys = _written(ctx, a.body, [*inside, *around])
-        (goes_on,) = _written(ctx, a.condition, [*ys, *around])
-        return [goes_on, *ys, ctx.emit("Add", turn, 1)]
+        rows = [ctx.emit("Gather", x, turn, axis=0) for x in arrays]
+        for row, x in zip(rows, arrays, strict=True):
+            row.shape = x.sizes[1:]
+        ys = _written(ctx, a.body, [*inside, *rows, *around])
+        return [goes(ys[:n]), *ys[:n], ctx.emit("Add", turn, 1), *ys[n:]]
 
     graph = subgraph(ctx, body, [turn, before, *inside, count])
     zero = ctx.constant(np.array(0, np.int64))
-    ys = ctx.emit("Loop", trips, going, *carried, zero, outputs=n + 1, body=graph)
-    return _typed(ys, call)
+    ys = ctx.emit("Loop", trips, going, *carried, zero, outputs=len(call.shapes), body=graph)
+    state, done, stacks = ys[:n], ys[n], ys[n + 1 :]
+    done.dtype = np.dtype(np.int64)
+    rows = [_all_rows(ctx, y, done, a.rows, len(call.shapes[n + k])) for k, y in enumerate(stacks)]
+    return _typed((*state, *rows, done), call)
+
+
+def _all_rows(ctx: Exporter, y: Tensor, done: Tensor, most: int, rank: int) -> Tensor:
+    """Rows of the trips that there were, then zeros: a row for each possible trip."""
+    missing = ctx.emit("Reshape", ctx.emit("Sub", most, done, dtype=np.int64), ctx.ints(1))
+    behind = [0] * (rank - 1)
+    pads = [ctx.ints(*[0] * rank), missing, *([ctx.ints(*behind)] if behind else [])]
+    return ctx.emit("Pad", y, ctx.emit("Concat", *pads, axis=0, dtype=np.int64))
+
+
+@onnx_export("at_most")
+def at_most(ctx: Exporter, call: Call) -> Tensor:
+    """The entries that there are."""
+    axis = call.attrs.axis
+    end = ctx.emit("Reshape", call.input(1), ctx.ints(1))
+    y = ctx.emit("Slice", call.input(0), ctx.ints(0), end, ctx.ints(axis))
+    return opened(call, y, axis)
 
 
 def _scan(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
