@@ -85,9 +85,7 @@ def add_commands(commands: Any) -> None:
         help="names of open sizes of an input, each with least, greatest and multiple where "
         "that is known; without it those that the file leaves open",
     )
-    p.add_argument(
-        "--max-trips", type=int, metavar="N", help="how often loops of ONNX run that values end"
-    )
+    p.add_argument("--max-trips", type=int, metavar="N", help="of loops of ONNX that values end")
     p.add_argument(
         "-E",
         "--nnp-import-executor-index",
