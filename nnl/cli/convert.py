@@ -294,8 +294,7 @@ def _options(args: argparse.Namespace, target: Format) -> WriteOptions:
     if target.name != "NNB":
         for option in ("api", "default_variable_type", "settings"):
             if getattr(args, option) is not None:
-                name = option.replace("_", "-")
-                raise UsageError(f"the option --{name} is for NNB, not {target.name}")
+                raise UsageError(f"--{option.replace('_', '-')} is for NNB, not {target.name}")
     if args.weights_file and target.name != "CSRC":
         raise UsageError(f"the option --weights-file is for CSRC, not {target.name}")
     if args.precision != "float32" and target.name != "NNLP":

@@ -241,8 +241,8 @@ def code_of(message: str) -> int:
         (["m.nnp", "o.nnp", "-S", "0-", "-c", "f"], "only one of -S and -c"),
         (["m.nnp", "o.onnx", "--nnp-parameter-h5"], "of parameters are for NNP, not ONNX"),
         (["m.nnp", "o.onnx", "-T", "FIXED8"], "--default-variable-type is for NNB, not ONNX"),
-        (["m.nnp", "o.onnx", "-s", "s.yaml"], "the option --settings is for NNB, not ONNX"),
-        (["m.nnp", "o.onnx", "--api", "3"], "the option --api is for NNB, not ONNX"),
+        (["m.nnp", "o.onnx", "-s", "s.yaml"], "--settings is for NNB, not ONNX"),
+        (["m.nnp", "o.onnx", "--api", "3"], "--api is for NNB, not ONNX"),
         (["m.nnp", "o.tflite", "--quantization"], "--quantization and --dataset FILE belong"),
         (
             ["m.nnp", "o.nnb", "--quantization", "--dataset", "d"],
