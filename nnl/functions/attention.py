@@ -42,7 +42,8 @@ def attention(
     Args:
         query: (B, H, T, D).
         key, value: (B, G, S, D) and (B, G, S, E), where G divides H.
-        mask: Added to the scores (B, H, T, S), of which any axis may be 1 in it. It may be learned.
+        mask: Added to the scores (B, H, T, S), of which any axis may be 1 in it; or (T, S). It may
+            be learned.
         lengths: (B,), integers: a sample has only that many keys.
         offsets: (B,), integers, see above.
         segments: (B, T), integers, where S is T: queries see only keys of the same number, as where
@@ -69,6 +70,10 @@ def attention(
             raise ValueError(f"attention: {argument} is {limit}, wanted more than 0, or None")
     if len(query.shape) != 4:
         raise ShapeError(f"attention: query {query.spec} has not the four axes (B, H, T, D)")
+    if mask is not None and len(mask.shape) not in (2, 4):
+        raise ShapeError(
+            f"attention: mask {mask.spec} has neither the axes (B, H, T, S) nor (T, S)"
+        )
     return OPS["attention"](
         query, key, value, mask, lengths, offsets, segments, causal=causal,
         causal_offset=causal_offset, window=window or 0, soft_cap=soft_cap or 0.0,

@@ -114,6 +114,8 @@ def float32(*shapes):
         ([(2, 4, 5, 6), (2, 2, 7, 6), (2, 2, 8, 6)], {}, "key .* and value .* must have the same"),
         ([(2, 4, 5, 6), (1, 2, 7, 6), (1, 2, 7, 6)], {}, "key .* does not have the samples of"),
         ([(2, 4, 5, 6), (2, 2, 7, 6), (2, 2, 7, 6), (5, 6)], {}, "mask .* does not stretch to"),
+        ([(2, 2, 5, 6), (2, 2, 7, 6), (2, 2, 7, 6), (2, 5, 7)], {},
+         r"mask float32\[2, 5, 7\] has neither the axes \(B, H, T, S\) nor \(T, S\)"),
         ([(4, 5, 6), (2, 7, 6), (2, 7, 6)], {}, r"query .* has not the four axes \(B, H, T, D\)"),
         ([(2, 4, 5, 6), (2, 2, 7, 6), (2, 2, 7, 6)], {"window": 0}, "window is 0, wanted more"),
         ([(2, 4, 5, 6), (2, 2, 7, 6), (2, 2, 7, 6)], {"lengths": v([1])},

@@ -143,6 +143,15 @@ def test_rank_3_is_one_axis_of_samples() -> None:
     assert_close(got, want[:, 0], F32, "y")
 
 
+def test_a_mask_of_three_axes_has_none_of_heads() -> None:
+    """Also where there are as many heads as samples."""
+    rng = np.random.default_rng(6)
+    q, k, v = (rng.normal(size=(2, 2, n, 8)).astype(F32) for n in (5, 7, 7))
+    mask = rng.normal(size=(2, 5, 7)).astype(F32)
+    want, _ = attend(q, k, v, mask[:, None], 0.5, False)
+    assert_close(call("attention", {"scale": 0.5}, [q, k, v, mask], (q.shape, F32)), want, F32, "y")
+
+
 def test_masks_that_do_not_fit_are_declined() -> None:
     from nnl.core.spec import Spec
 

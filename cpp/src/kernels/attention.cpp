@@ -4,9 +4,10 @@
 // attention: (query, key, value, mask?, lengths?, offsets?, segments?) -> (y, lse), or y alone.
 //   y = softmax(scale q k^T + mask) v for every sample and head.
 //   q (batch, heads, L, d), k (batch, heads', S, d), v (batch, heads', S, e), y (batch, heads, L,
-//   e); heads' divides heads. Rank 3 is one axis of samples and no heads. mask: 4 axes (3 for rank
-//   3), (batch, heads, L, S), any of them 1; or (L, S). lse float32 (batch, heads, L): logarithm of
-//   the sum of exponentials, for the gradient. Attributes: scale; causal: query i sees the keys j
+//   e); heads' divides heads. Rank 3 is one axis of samples and no heads. mask: (batch, heads, L,
+//   S), any of them 1; or (batch, L, S) where the attribute heads is 1, or (L, S). lse float32
+//   (batch, heads, L): logarithm of the sum of exponentials, for the gradient. Attributes: scale;
+//   causal: query i sees the keys j
 //   <= i + causal_offset (0 if left out) + offsets[b]; window: those at a smaller distance from
 //   there, if not 0; soft_cap: scores become c tanh(s / c), if not 0; transpose_k: k is (batch,
 //   heads', d, S) (false if left out); heads: the first axis of rank 3 is (batch, heads), so mask
@@ -95,7 +96,7 @@ bool sizes_of(const Signature& s, size_t first, size_t mask, Sizes* out) {
     return false;
   for (size_t i = mask + 1; i < mask + 4; ++i)
     if (s.given(i) && !is_integer(s.in[i].dtype)) return false;
-  if (!mask_of(s, mask, rank == 3 && in_first == 1, &z)) return false;
+  if (!mask_of(s, mask, !a.has("heads") || a.integer("heads") == 1, &z)) return false;
   *out = z;
   return true;
 }
