@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes on from tokens, with a language model that Pretrained.save_program has written.
+//
+//   nnl::Generator model("model.nnlp");
+//   for (int64_t token : model.generate({1, 520, 338}, 64)) ...
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nnl/errors.h"
+
+namespace nnl {
+
+// How the next token is chosen from its scores, in this order.
+struct Sampling {
+  double repetition_penalty = 1;  // divides scores of tokens of the text; multiplies negative ones
+  double temperature = 0;         // divides the scores; 0 takes the best token
+  int64_t top_k = 0;              // only so many of the best; 0 for all
+  double top_p = 1;               // only the fewest of the best whose probabilities sum to it
+  double min_p = 0;               // only those with at least this share of the best probability
+  uint64_t seed = 0;
+};
+
+// One text at a time, in one thread at a time. What it has read stays in the caches: a prompt that
+// begins as the latest text did is read from where it differs.
+class NNL_API Generator {
+ public:
+  // ValueError: the file is damaged, or has no programs "read" and "step" for one text.
+  explicit Generator(const std::string& path);
+  ~Generator();
+  Generator(Generator&&) noexcept;
+  Generator& operator=(Generator&&) noexcept;
+
+  int64_t vocabulary() const;
+  int64_t capacity() const;  // tokens of a text, prompt and answer
+
+  // Up to `most` tokens that follow the prompt, without the one of `ends` that ends them. Each is
+  // handed to `each` as it is chosen; false ends the text.
+  //
+  // ValueError: the prompt is empty or fills the caches, a token is none of the vocabulary, or a
+  // setting is out of range.
+  std::vector<int64_t> generate(const std::vector<int64_t>& prompt, int64_t most,
+                                const std::vector<int64_t>& ends = {}, const Sampling& how = {},
+                                const std::function<bool(int64_t)>& each = {});
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace nnl
