@@ -100,7 +100,7 @@ def from_gguf(path: str | os.PathLike[str]) -> Pretrained:
         ShapeError: A tensor has another shape than the metadata says.
     Example:
         >>> with open("no.gguf", "wb") as f:
-        ...     _ = f.write(b"GGUF" + 20 * b"\0")
+        ...     _ = f.write(b"GGUF" + bytes(20))
         >>> try:
         ...     models.from_gguf("no.gguf")
         ... except ValueError as error:
