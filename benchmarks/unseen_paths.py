@@ -118,6 +118,7 @@ def measure(kind, width, way, steps):
 
 def nnl_step(kind, width, way, loss_of, data):
     import nnl as nn
+    import nnl.coexec  # in all ways: it imports what makes plans
     import nnl.functions as F
     import nnl.parametric_functions as PF
     import nnl.solvers as S

@@ -46,6 +46,7 @@ void bind_location(nb::module_& m);      // location.cpp
 void bind_model(nb::module_& m);         // bind_model.cpp
 void bind_pieces(nb::module_& m);        // pieces.cpp
 void bind_pictures(nb::module_& m);      // bind_pictures.cpp
+void bind_watch(nb::module_& m);         // watch.cpp
 
 namespace {
 
@@ -287,6 +288,7 @@ NB_MODULE(_native, m) {
   bind_location(m);
   bind_model(m);
   bind_pieces(m);
+  bind_watch(m);
   bind_pictures(m);
   m.def(
       "array_kernel",

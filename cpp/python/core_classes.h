@@ -66,7 +66,8 @@ struct AttributesClass : Class {
 struct BoundClass : Class {
   using Class::Class;
   Slot call = slot("call"), space = slot("space"), out_specs = slot("out_specs"),
-       writes = slot("writes"), view = slot("view"), single = slot("single");
+       writes = slot("writes"), view = slot("view"), single = slot("single"),
+       seconds = slot("seconds");
 };
 
 struct ArrayClass : Class {

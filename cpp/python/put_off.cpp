@@ -202,7 +202,8 @@ class PutOff {
   PutOff(const Called& called, PyObject* skeleton)
       : called_(called), skeleton_(skeleton), edges_(later->Skeleton.edges.of(skeleton)) {}
 
-  // Whether the call is the next one of a path that is known, at `place`.
+  // Whether the call is the next one of a path, at `place`, or is done at once as nothing is put
+  // off any more, with `done` then.
   bool find() {
     if (!is_usual()) return false;
     nb::object numbers = numbers_of_inputs();
@@ -213,7 +214,22 @@ class PutOff {
     nb::object whole = nb::steal(PyTuple_Pack(3, called_.bound.ptr(), numbers.ptr(), key.ptr()));
     if (!whole.is_valid()) return false;
     place_ = nb::borrow(PyDict_GetItemWithError(later->Place.after.of(at), whole.ptr()));
-    return place_.is_valid() && place_.ptr() != later->Skeleton.trigger.of(skeleton_);
+    if (!place_.is_valid() && !(place_ = new_place(whole.ptr(), numbers.ptr())).is_valid())
+      return false;
+    return is_left() || place_.ptr() != later->Skeleton.trigger.of(skeleton_);
+  }
+
+  bool is_left() const { return place_.is_none(); }
+
+  // What the call gives where nothing is put off any more.
+  PyObject* at_once() const {
+    static PyObject* const name = text("at_once");
+    nb::object inputs = nb::steal(PyTuple_New(called_.count));
+    if (!inputs.is_valid()) return nullptr;
+    for (Py_ssize_t i = 0; i < called_.count; ++i)
+      PyTuple_SET_ITEM(inputs.ptr(), i, Py_NewRef(called_.inputs[i]));
+    return PyObject_CallMethodObjArgs(skeleton_, name, called_.op, called_.attrs.ptr(),
+                                      inputs.ptr(), nullptr);
   }
 
   // Goes to that place; returns what the call gives.
@@ -250,6 +266,18 @@ class PutOff {
   }
 
  private:
+  // Skeleton._new_place(); None where the step is left.
+  nb::object new_place(PyObject* key, PyObject* numbers) const {
+    static PyObject* const name = text("_new_place");
+    nb::object call =
+        nb::steal(PyTuple_Pack(4, called_.op, called_.attrs.ptr(), called_.bound.ptr(), numbers));
+    nb::object calls = nb::steal(PyTuple_Pack(1, call.ptr()));
+    if (!call.is_valid() || !calls.is_valid()) return {};
+    return nb::steal(PyObject_CallMethodObjArgs(skeleton_, name, key, calls.ptr(),
+                                                called_.arrays ? Py_None : called_.edges.ptr(),
+                                                nullptr));
+  }
+
   bool is_usual() {
     PyObject* name = core->Op.name.of(called_.op);
     if (core->Bound.space.of(called_.bound) != later->space) return false;
@@ -386,7 +414,7 @@ bool put_off(const Called& called, PyObject* skeleton, PyObject** result) {
   if (!later->Skeleton.has(skeleton)) return false;
   PutOff call(called, skeleton);
   if (!call.find()) return false;
-  *result = call.go();
+  *result = call.is_left() ? call.at_once() : call.go();
   return true;
 }
 

@@ -14,7 +14,6 @@ from nnl.core.autodiff import accumulate, start_gradient
 from nnl.core.context import EPOCH
 from nnl.core.graph import Node, Value, capture
 from nnl.core.lists import LISTS
-from nnl.core.origin import caller
 from nnl.core.record import Record
 from nnl.core.spec import Spec
 from nnl.graph.eager import backward_now
@@ -123,7 +122,7 @@ class Sums:
         self.found: list[tuple[int, int]] = []
         self.at: tuple[int, int] | None = None
         self.plain = self.fresh = True
-        self.location = skeleton.report.locations.here(caller(), skeleton.outermost)
+        self.location = skeleton.report.locations.now(skeleton.outermost)
         self.first: dict[int, int] = {}
 
     def add(self, into: NdArray, g: NdArray) -> None:
@@ -278,7 +277,8 @@ def _first(
         where |= sites_of(makers, piece)
 
     def enter(node: Node) -> None:
-        skeleton.gradient_of = where.get(node.seq, node.op), "gradient"
+        site = where.get(node.seq, node.op)
+        skeleton.gradient_of = getattr(site, "gradient", None) or (site, "gradient")
 
     position = {n: i for i, n in enumerate(graph.nodes)}
     memory = {id(nd.bufs): i for i, nd in enumerate(graph.arrays)}

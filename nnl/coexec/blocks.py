@@ -12,9 +12,10 @@ from typing import Any
 
 from nnl.coexec.block_plan import BlockPlan, plan_of
 from nnl.coexec.calls import NONE, Call, Values, buffers
-from nnl.coexec.worth import BEYOND, SHARE, runs_before_plan
+from nnl.coexec.worth import BEYOND, SHARE, runs_before_plan, seconds
 from nnl.core.array import NdArray
 from nnl.core.context import SPACES
+from nnl.core.lists import LISTS
 from nnl.core.origin import place
 from nnl.core.spec import Spec
 from nnl.graph.plan import Plan
@@ -55,6 +56,9 @@ class Block:
         self.plan: BlockPlan | None = None
 
 
+ONE = Block([], [], [])  # what stands for a single call, which has no plan
+
+
 class Piece:
     """A block in a path.
 
@@ -81,11 +85,13 @@ class Pieces:
         nodes: Of its calls. cuts: Where it is cut into chains.
         bounds, numbers: Of its calls. firsts: Numbers of their first results, and of one after all.
         last: {number: position of the last piece that reads it}, as a list.
+        work: Seconds that the calls take by themselves, about.
         at: The call, or the plan, that an error has come from and that it does not name yet.
     """
 
     __slots__ = (
         "version", "nodes", "cuts", "calls", "pieces", "bounds", "numbers", "firsts", "last", "at",
+        "work",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +108,7 @@ class Pieces:
         self.bounds = [c.bound for c in calls]
         self.numbers = [c.numbers for c in calls]
         self.last = [-1] * firsts[-1]
+        self.work = sum([seconds(c.attrs, c.bound) for c in calls])
         self.at: Call | Plan | None = None
         for at, piece in enumerate(pieces):
             for n in piece.numbers:
@@ -144,21 +151,22 @@ class Blocks:
         nodes = [self._nodes.setdefault((c.site, c.bound), len(self._nodes)) for c in calls]
         for a, b in zip([BEGIN, *nodes], [*nodes, END], strict=True):
             self._follows(a, b)
-        specs: list[Spec] = []
         firsts = [0]
-        roots: list[int] = []  # by number: the array whose memory it is
         for c in calls:
-            specs += c.bound.out_specs
-            shared = c.numbers[0] if c.bound.view else None
-            roots += [
-                len(roots) + i if shared is None else roots[shared] if shared >= 0 else shared
-                for i in range(len(c.bound.out_specs))
-            ]
-            firsts.append(len(specs))
+            firsts.append(firsts[-1] + len(c.bound.out_specs))
         cuts = self._cuts(nodes)
+        specs: list[Spec] = []
+        roots: list[int] = []  # by number: the array whose memory it is
+        if len(cuts) < len(nodes) - 1:
+            specs = [s for c in calls for s in c.bound.out_specs]
+            roots = _roots(calls)
         pieces: list[Piece] = []
         for begin, end in zip([0, *cuts], [*cuts, len(nodes)], strict=True):
-            pieces += self._pieces(calls, nodes, firsts, begin, end, specs, given, roots)
+            if end - begin == 1:
+                pieces.append(Piece(ONE, begin, end, calls[begin].numbers, firsts[begin]))
+            else:
+                pieces += self._pieces(calls, nodes, firsts, begin, end, specs, given, roots)
+        LISTS.keep(*pieces)
         return Pieces(self.version, nodes, cuts, calls, pieces, firsts)
 
     def are_still(self, pieces: Pieces) -> bool:
@@ -172,11 +180,13 @@ class Blocks:
 
     def _follows(self, a: int, b: int) -> None:
         """Note that call b has come after call a."""
+        known = self._after.get(a)
+        if known is not None and b in known:
+            return
         after, before = self._after.setdefault(a, set()), self._before.setdefault(b, set())
-        if b not in after:
-            after.add(b)
-            before.add(a)
-            self.version += len(after) == 2 or len(before) == 2
+        after.add(b)
+        before.add(a)
+        self.version += len(after) == 2 or len(before) == 2
 
     def _in_chain(self, a: int, b: int) -> bool:
         return len(self._after[a]) == 1 and len(self._before[b]) == 1
@@ -205,7 +215,7 @@ class Blocks:
         memory = {roots[n] if n >= 0 else n for n in outside}
         if len(memory) < len(outside) and any([c.bound.writes for c in calls[begin:end]]):
             for i in range(begin, end):
-                yield from self._pieces(calls, nodes, firsts, i, i + 1, specs, given, roots)
+                yield Piece(ONE, i, i + 1, calls[i].numbers, firsts[i])
             return
         key = tuple(nodes[begin:end]), tuple(numbers)
         block = self._blocks.get(key)
@@ -267,6 +277,18 @@ class Blocks:
             if before is None:
                 self.planned.append(block)
         return block.plan
+
+
+def _roots(calls: Sequence[Call]) -> list[int]:
+    """For each array that calls make, the number of the one whose memory it is."""
+    roots: list[int] = []
+    for c in calls:
+        shared = c.numbers[0] if c.bound.view else None
+        roots += [
+            len(roots) + i if shared is None else roots[shared] if shared >= 0 else shared
+            for i in range(len(c.bound.out_specs))
+        ]
+    return roots
 
 
 def run_pieces(

@@ -13,7 +13,7 @@ from nnl.core.context import STATE, Target
 from nnl.core.dispatch import Bound
 from nnl.core.graph import Node, Value
 from nnl.core.op import Op
-from nnl.core.origin import Origin, at, here, tell
+from nnl.core.origin import Origin, at, tell
 from nnl.graph.program import SPACE
 
 NONE = -1  # the number of an input that is left out
@@ -73,10 +73,10 @@ class Call:
         return node
 
 
-def made_here(calls: Sequence[New], site: Any) -> tuple[Call, ...]:
-    """Calls that are made for the first time, by the present line of the program."""
-    target, origin = STATE.target, here(STATE.layer)
-    return tuple([Call(*c, target, origin, (site, i)) for i, c in enumerate(calls)])
+def made_here(calls: Sequence[New], site: Any, origin: Origin) -> tuple[Call, ...]:
+    """Calls that are made for the first time, at a place in the program."""
+    target = STATE.target
+    return tuple([Call(*c, target, origin, (site, i) if i else site) for i, c in enumerate(calls)])
 
 
 def buffers(call: Call, made: Any, given: Sequence[NdArray]) -> list[Any]:

@@ -128,15 +128,16 @@ class coexecution:
         whole(self._end)
 
     def _end(self) -> None:
+        put_off = STATE.skeleton is not None
         STATE.skeleton = STATE.watch = None
         skeleton, self._skeleton = self._skeleton, None  # which knows the frame of the caller
-        self._paths.watch.end_step()
         try:
             if skeleton is None:
                 self._end_unfollowed()
             else:
                 skeleton.finish(True)
         finally:
+            self._paths.watch.end_step(put_off)
             self._report.end_step(self._start)
             self._running.release()
 

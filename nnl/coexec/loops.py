@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from types import CodeType, FrameType
 from typing import Any
 
-from nnl.core.origin import is_ours, place
+from nnl.core.origin import LOCATION, Origin, caller, is_ours, place
 
 Call = tuple[CodeType, int]  # a frame: its code, and the offset of the instruction it is at
 
@@ -48,15 +48,25 @@ class Location:
         calls: Outermost first; the last one calls the operation.
         loops: Those around it in all of these calls, outermost first. A function gives them when
             they are asked for, as to find them takes long.
+        gradient: What stands for the calls of the gradient of one that is made here.
     """
 
-    __slots__ = ("calls", "_loops")
+    __slots__ = ("calls", "gradient", "_loops", "_origins")
 
     def __init__(
         self, calls: tuple[Call, ...], loops: Callable[[], tuple[Loop, ...]] = tuple
     ) -> None:
-        self.calls = calls
+        self.calls, self.gradient = calls, (self, "gradient")
         self._loops: Any = loops
+        self._origins: dict[tuple[str, ...], Origin] = {}
+
+    def origin(self, layer: tuple[str, ...]) -> Origin:
+        """What messages say of a call from here in a parameter scope; the same object each time."""
+        found = self._origins.get(layer)
+        if found is None:
+            code, at = self.calls[-1] if self.calls else (None, 0)
+            found = self._origins[layer] = layer, code, at
+        return found
 
     @property
     def loops(self) -> tuple[Loop, ...]:
@@ -77,6 +87,15 @@ class Locations:
         self._codes: dict[tuple[CodeType, str], CodeType] = {}
         self._locations: dict[tuple[Location, int, int], Location] = {}
         self._loops: dict[tuple[Location, int, int], Loop] = {}
+        self._now: dict[int, Location] = {}  # by number, see nnl.core.origin.Location
+
+    def now(self, outermost: FrameType | None) -> Location:
+        """The location of the innermost caller outside of this package."""
+        number = LOCATION.now(outermost)
+        found = self._now.get(number)
+        if found is None:
+            found = self._now[number] = self.here(caller(), outermost)
+        return found
 
     def below(self, outer: Location, code: CodeType, at: int) -> Location:
         """The location in code that was called from another one."""

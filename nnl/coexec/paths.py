@@ -12,7 +12,7 @@ from typing import Any, cast
 from nnl.coexec.blocks import Blocks, Pieces
 from nnl.coexec.calls import NONE, Call, Values, run_now
 from nnl.coexec.pace import Pace
-from nnl.coexec.watch import Watch
+from nnl.coexec.watch import LEARN, Watch
 from nnl.coexec.worth import runs_before_plan
 from nnl.core.array import NdArray
 from nnl.core.graph import Value
@@ -113,7 +113,7 @@ class Paths:
 
     def may_grow(self, at: Place) -> bool:
         """Whether what a step does for the first time after a place is likely to come again."""
-        return self.reproducible or (self.watch.came_often() and at.is_predictable())
+        return self.reproducible or (self.watch.counts.came_often() and at.is_predictable())
 
     def begin(self) -> Place:
         """Where a step begins, or goes on after some of it has run."""
@@ -122,10 +122,13 @@ class Paths:
         self.root.visits += 1
         return self.root
 
-    def add(self, before: Place, key: Any, calls: tuple[Call, ...]) -> Place:
+    def add(self, before: Place, key: Any, calls: tuple[Call, ...], location: Any = None) -> Place:
         """The place that calls lead to for the first time."""
         self.size += 1
+        self.watch.spend(LEARN * len(calls))
         place = before.after[key] = Place(key, calls)
+        place.location = location
+        LISTS.keep(place, key, calls, before.after, *calls)
         return place
 
     def varies(self, op: Op, attrs: Any, location: int, times: int) -> bool:
@@ -173,8 +176,12 @@ class Paths:
         self.ends += end.runs == 1
         plan = self._plan(end, path, given, wanted) if self._pays(end, path, given) else None
         if plan is None:
-            self.blocks.run(self._pieces(end, path, given), given, wanted, values)
+            before, pieces = self.blocks.by_plan, self._pieces(end, path, given)
+            self.blocks.run(pieces, given, wanted, values)
+            self.watch.ran(pieces.work, (self.blocks.by_plan - before) / len(pieces.calls))
             return
+        if end.pieces is not None:
+            self.watch.ran(end.pieces.work, 1.0)
         try:
             plan.run(wanted, values)
         except Exception:

@@ -95,10 +95,8 @@ class Skeleton(Memory):
         xs = [None if x is None else x._data for x in inputs]
         datas = self._call(op, attrs, bound, xs, edges if need else None, edges)
         if datas is None:
-            with using(skeleton=None, watch=None):
-                return apply(op, attrs, inputs)
-        state = STATE.__dict__
-        node = None
+            return self.at_once(op, attrs, inputs)
+        state, node = STATE.__dict__, None
         if need:
             node = new_node(op, attrs, edges, bound, state)
             for nd in datas:
@@ -113,8 +111,12 @@ class Skeleton(Memory):
         if op.name in WITH_INPUT and self._varies(op, attrs):
             y = OPS[WITH_INPUT[op.name]](*as_inputs(op, attrs, datas[0]))
             return (y,)
-        made = self._call(op, attrs, bound, datas)
-        return execute(bound, datas) if made is None else made
+        return self._call(op, attrs, bound, datas) or execute(bound, datas)
+
+    def at_once(self, op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
+        """Do it now, as without a step."""
+        with using(skeleton=None, watch=None):
+            return apply(op, attrs, inputs)
 
     def calls(self, op: Op, attrs: Any, arrays: Sequence[tuple[NdArray | None, ...]]) -> None:
         """Apply an op that writes its inputs to each of the lists of arrays, later."""
@@ -258,34 +260,33 @@ class Skeleton(Memory):
         at.visits += 1
         self.at = at
         self.path.append(at)
-        made = []
+        first = len(self.made)
         for spec in bound.out_specs:
             nd = NdArray.unwritten(spec)
             nd.record = Record(None, "", False, None, None, 1, self, len(self.made))
             self.made.append(nd)
-            made.append(nd)
-        return tuple(made)
+        return tuple(self.made[first:])  # type: ignore[arg-type]
 
     def _new_place(
         self, key: Any, calls: Sequence[New], called: Sequence[Value | None] | None = None
     ) -> Place | None:
         """The place that calls lead to for the first time; None where the step is left instead."""
-        watch = self.paths.watch
+        watch, sums = self.paths.watch, self.sums
         if not watch.active:
             watch.catch_up((*self.pieces, (self.edges.makers, self.path)))
             STATE.watch = watch
             if called is not None:
-                watch.call(calls[0][0], calls[0][2], called)
+                watch.call(*calls[0][:3], called)
         if not (self.shadow or self.paths.may_grow(self.at)):
             self.report.left += 1
             self.leave()
             return None
         self.report.is_new = True
-        sums = self.sums
-        location = sums.location if sums else self.report.locations.here(caller(), self.outermost)
-        at = self.paths.add(self.at, key, made_here(calls, self.gradient_of or location))
-        at.location, at.of_variables = location, called is not None
-        return at
+        location = sums.location if sums else self.report.locations.now(self.outermost)
+        made = made_here(calls, self.gradient_of or location, location.origin(STATE.layer))
+        place = self.paths.add(self.at, key, made, location)
+        place.of_variables = called is not None
+        return place
 
     def leave(self) -> None:
         """Do what was put off, and put nothing off any more in this step."""
@@ -317,8 +318,8 @@ class Skeleton(Memory):
         rest, self.path[begin:] = self.path[end:], [joined]
         self.at = joined
         for p in rest:
-            self.at = self.at.after.get(p.key) or self.paths.add(self.at, p.key, p.calls)
-            self.at.location = p.location
+            known = self.at.after.get(p.key)
+            self.at = known or self.paths.add(self.at, p.key, p.calls, p.location)
             self.path.append(self.at)
         return joined
 
@@ -406,7 +407,7 @@ class Skeleton(Memory):
     # ---- running ----
 
     def is_over(self) -> bool:
-        """Whether an interrupt has left the step without its end: its frame is not there."""
+        """Whether an interrupt has left the step without its end."""
         return is_left(self.frame)
 
     def run(self) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from itertools import repeat
 from typing import Any
 
@@ -30,12 +29,13 @@ def runs_before_plan(work: Sequence[Work], shares: Iterable[float] = repeat(SHAR
         work: (attributes, what is bound) of each call.
         shares: Of each call, what the plan saves of its time.
     """
-    saved = sum([share * _seconds(*call) for call, share in zip(work, shares, strict=False)])
+    saved = sum([share * seconds(*call) for call, share in zip(work, shares, strict=False)])
     return 1 + int(len(work) * PLAN / saved)
 
 
-@lru_cache(maxsize=4096)
-def _seconds(attrs: Any, bound: Bound) -> float:
+def seconds(attrs: Any, bound: Bound) -> float:
     """What a call takes by itself, about."""
-    cost = cost_of(attrs, bound.in_specs, bound.out_specs)
-    return CALL + max(cost.flops * OPERATION, cost.bytes * BYTE)
+    if bound.seconds is None:
+        cost = cost_of(attrs, bound.in_specs, bound.out_specs)
+        bound.seconds = CALL + max(cost.flops * OPERATION, cost.bytes * BYTE)
+    return bound.seconds

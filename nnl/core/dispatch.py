@@ -36,6 +36,7 @@ class Bound:
         space: Memory space of the buffers.
         writes: Positions of the inputs that call writes in place.
         view: Whether the output is the memory of the first input.
+        seconds: What a call takes, about; None: nobody has asked yet, see nnl.coexec.worth.
     """
 
     call: Callable[..., Any]
@@ -47,6 +48,7 @@ class Bound:
     view: bool
     single: bool
     backend: Backend
+    seconds: float | None
 
 
 def bind(op: Op, attrs: Any, target: Target, specs: tuple[Spec | None, ...]) -> Bound:
@@ -69,14 +71,13 @@ def bind(op: Op, attrs: Any, target: Target, specs: tuple[Spec | None, ...]) -> 
             raise
         raise ShapeError(f"{op.name}: {e}") from None  # of a spec that cannot be
     bound = Bound()
-    bound.single = not isinstance(out, tuple)
+    bound.single, bound.seconds = not isinstance(out, tuple), None
     bound.out_specs = out if isinstance(out, tuple) else (out,)
     if target.half is not None:
         bound.out_specs = narrowed(op, cast, bound.out_specs, target.half)
     check_sizes(op.name, bound.out_specs)
     bound.in_specs = cast
-    bound.writes = op.written(attrs)
-    bound.view = op.view and getattr(attrs, "inplace", True)
+    bound.writes, bound.view = op.written(attrs), op.view and getattr(attrs, "inplace", True)
     for backend in target.backends:
         made = backend.bind(op, attrs, cast, bound.out_specs)
         if made is not None:
@@ -139,7 +140,7 @@ def apply(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
     if not state["auto_forward"]:
         return _record(op, attrs, inputs, edges, bound, need, state)
     if state["watch"] is not None:
-        state["watch"].call(op, bound, edges)
+        state["watch"].call(op, attrs, bound, edges)
     if HOOKS.active:
         return _apply_with_hooks(op, attrs, inputs, edges, bound, need, state)
     if state["skeleton"] is not None:

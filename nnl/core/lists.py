@@ -223,6 +223,11 @@ def plain(nodes: Sequence[Any]) -> bool:
     )
 
 
+def keep(*kept: Any) -> None:
+    """Tell that objects live as long as what refers to them, and in no circle: Python need not look
+    for them again and again, which takes most of the time of learning many paths."""
+
+
 class Lists:
     """These loops; attributes, so that a library can take their place."""
 
@@ -243,6 +248,7 @@ class Lists:
         self.to_update: Callable[..., list[tuple[NdArray | None, ...]]] = to_update
         self.captured: Callable[[Sequence[Any]], list[Any]] = captured
         self.plain: Callable[[Sequence[Any]], bool] = plain
+        self.keep: Callable[..., None] = keep
 
     def asked_of(self, library: Any) -> None:
         """Let a library do them."""

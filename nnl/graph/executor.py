@@ -79,9 +79,12 @@ class GraphExecutor:
         if STATE.skeleton is not None:
             STATE.skeleton.calls(op, attrs, arrays)
             return calls
-        return self.run_recorded(
+        now = self.run_recorded(
             attrs, arrays, lambda leaves: [apply(op, attrs, x) for x in leaves], calls
         )
+        if STATE.watch is not None:
+            STATE.watch.wrote(len(arrays), now is not calls)
+        return now
 
     def forward(
         self,

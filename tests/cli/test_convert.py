@@ -212,21 +212,6 @@ def test_onnx_there_and_back(
     assert "largest difference: 0" in capsys.readouterr().out
 
 
-def test_samples_give_programs_and_onnx_files_8_bits(
-    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import onnx
-
-    np.save(tmp_path / "s.npy", np.random.default_rng(0).normal(size=(20, 1, 8, 8)))
-    for name in ("q.nnlp", "q.onnx"):
-        assert run(file, tmp_path / name, "--quantization", "--dataset", tmp_path / "s.npy") == 0
-    nodes = {n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node}
-    assert {"QuantizeLinear", "DequantizeLinear"} <= nodes
-    programs = nn.load_program(tmp_path / "q.nnlp")
-    assert all("i8[" in programs[name].text() for name in programs)
-    assert "8 bits against float on 20 samples" in capsys.readouterr().out
-
-
 def code_of(message: str) -> int:
     """The exit code: 2 for options that cannot be or are for something else, 3 for no file."""
     if re.search(r"wanted FILE|^-[dS] is |^only one| (is|are) for [A-Z]|belong$", message):

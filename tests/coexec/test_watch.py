@@ -13,7 +13,8 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 import nnl.solvers as S
-from nnl.coexec.watch import Watch
+from nnl.coexec import watch as watching
+from nnl.coexec.watch import Counts, Watch
 from nnl.core.context import STATE
 from tests.coexec.steps import variable
 
@@ -22,8 +23,9 @@ OFTEN = 4
 
 @pytest.fixture(autouse=True)
 def often(plans_at_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not at once, as in other tests."""
-    monkeypatch.setattr("nnl.coexec.watch.OFTEN", OFTEN)
+    """Not at once, as in other tests; and whatever is learnt is paid for."""
+    monkeypatch.setattr(watching, "OFTEN", OFTEN)
+    monkeypatch.setattr(watching, "EARN", 1e9)
 
 
 def tree(rng: np.random.Generator, depth: int) -> Any:
@@ -74,6 +76,31 @@ def test_trees_that_never_come_again_compute_at_once_and_others_are_learnt_after
     assert run.report().plans > 0
 
 
+@pytest.mark.parametrize("comes_again", [True, False])
+def test_learning_takes_a_share_of_the_time_and_less_where_nothing_comes_of_it(
+    comes_again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "EARN", 0.1)
+    monkeypatch.setattr(watching, "TRUST", 100 * watching.LEARN)
+    spent, took = [0.0], [0.0]
+    steps = nn.coexecution()
+    watch, rng = steps._paths.watch, np.random.default_rng(0)
+    with nn.context_scope(nn.Context(["numpy:float"])), nn.auto_forward():
+        for k in range(400 if comes_again else 1500):
+            with steps:
+                h = variable(4)
+                for i in range(20 + (k % 6 if comes_again else 8)):
+                    h = F.tanh(h) if i < 20 or comes_again or rng.random() < 0.5 else F.sin(h)
+            spent.append(watch._all)
+            took.append(took[-1] + watch.counts.work)
+            most = 40 * watching.LEARN + 0.1 * took[-1] + watch._saved
+            assert spent[-1] <= most
+    if comes_again:
+        assert watch._saved > watch._all > 0
+    else:
+        assert 0 < spent[-1] < 0.5 * 0.1 * took[-1]
+
+
 def test_the_first_steps_record_nothing() -> None:
     steps = nn.coexecution()
     x = variable(4)
@@ -108,9 +135,13 @@ def test_the_engine_tells_the_same() -> None:
 
         __slots__ = ()
 
+        def __init__(self) -> None:
+            super().__init__()
+            self.counts = Counts()
+
     def of(watch: Any) -> Any:
-        seen = sorted(watch._seen.values())
-        return watch._calls, watch._often, watch._rest, seen, len(watch._made)
+        c = watch.counts
+        return c.calls, c.work, c.often, c.rest, c.known, c.came_often()
 
     x, w = variable(2, 3), variable(3, 3, seed=1)
     w.need_grad = True
@@ -125,8 +156,8 @@ def test_the_engine_tells_the_same() -> None:
                 F.sum(h).backward()
                 STATE.watch = None
                 watch.active = True
-                told.append((of(watch), watch.came_often()))
-                watch.end_step()
+                told.append((of(watch), watch.follows(), watch.credit))
+                watch.end_step(False)
     assert told[:6] == told[6:]
 
 

@@ -12,10 +12,9 @@ namespace {
 
 constexpr int64_t kColumns = 4096;  // sums of one pass over the rows of the matrix
 constexpr int kDeep = 4;            // rows of the matrix that are added at a time
-// Bytes from what is used to what is asked for: with several rows, processors wait for memory that
-// they have not asked for early.
+// Memory that is asked for while the numbers before it are used: with several rows, processors wait
+// for what they have not asked for early. It lies two rows of tokens' usual width ahead.
 constexpr int64_t kAhead = 16384;
-constexpr int64_t kFactors = 8192;  // of x that stay in the first cache
 
 // A few rows at a time, R of them, the largest that is left.
 template <class F>
@@ -39,15 +38,8 @@ class Few : FewRows {
       for (; p + kDeep <= k; p += kDeep) add_rows<kDeep>(b, x, p, width, y);
       for (; p < k; ++p) add_rows<1>(b, x, p, width, y);
     } else {
-      const int64_t most = kFactors / std::min<int64_t>(m, 4);
-      for (int64_t p = 0; p < k; p += most) {
-        const int64_t some = std::min(most, k - p);
-        const T* from = b + p;
-        for (int64_t j = 0; j < width; ++j, from += column)
-          by_rows(m, [&](int64_t r, auto rows) {
-            dots<rows()>(from, x + r * step + p, some, p > 0, y + r * n + j);
-          });
-      }
+      for (int64_t j = 0; j < width; ++j, b += column)
+        by_rows(m, [&](int64_t r, auto rows) { dots<rows()>(b, x + r * step, y + r * n + j); });
     }
   }
 
@@ -88,31 +80,27 @@ class Few : FewRows {
   // Inlined by force: a function that does nothing else is taken for one that does nothing.
   NNL_INLINE static void ask(const void* p) { __builtin_prefetch(p); }
 
-  // `some` numbers of a column, which lie in one run, are read one after another: the fastest way
-  // through memory. Sums are added to y if add.
+  // Each column lies in one run, read from its begin to its end: the fastest way through memory.
   template <int R>
-  void dots(const T* w, const float* x, int64_t some, bool add, float* y) const {
+  void dots(const T* w, const float* x, float* y) const {
     constexpr int U = R < 4 ? 4 : 2;  // sums of one row, which do not wait for each other
-    // the same part of a later column
-    constexpr int64_t bytes = sizeof(T);
-    const int64_t ahead = std::max<int64_t>(kAhead / (column * bytes), 1) * column;
     Lanes sums[R][U] = {};
     int64_t p = 0;
-    for (; p + U * kLanes <= some; p += U * kLanes)
+    for (; p + U * kLanes <= k; p += U * kLanes)
       unroll<U>(NNL_EACH(u) {
         const T* at = w + p + u * kLanes;
         const Lanes v = load(at);
-        ask(at + ahead);
+        ask(reinterpret_cast<const char*>(at) + kAhead);
         unroll<R>(NNL_EACH(i) { sums[i][u] += load(x + i * step + p + u * kLanes) * v; });
       });
-    for (; p < some; p += kLanes) {
-      const int64_t lanes = std::min<int64_t>(kLanes, some - p);
-      const Lanes v = load_part(w + p, lanes);
-      unroll<R>(NNL_EACH(i) { sums[i][0] += load_part(x + i * step + p, lanes) * v; });
+    for (; p < k; p += kLanes) {
+      const int64_t n = std::min<int64_t>(kLanes, k - p);
+      const Lanes v = load_part(w + p, n);
+      unroll<R>(NNL_EACH(i) { sums[i][0] += load_part(x + i * step + p, n) * v; });
     }
     unroll<R>(NNL_EACH(i) {
       unroll<U - 1>(NNL_EACH(u) { sums[i][0] += sums[i][u + 1]; });
-      y[i * n] = sum_of(sums[i][0]) + (add ? y[i * n] : 0.0f);
+      y[i * n] = sum_of(sums[i][0]);
     });
   }
 };
