@@ -12,7 +12,7 @@ import numpy as np
 
 from nnl import functions as F
 from nnl.core.annotations import Input
-from nnl.core.parameter import get_parameter, get_parameter_or_create
+from nnl.core.parameter import CALLS, get_parameter, get_parameter_or_create
 from nnl.core.spec import ShapeError
 from nnl.parametric_functions.api import parametric_function_api
 from nnl.parametric_functions.initializer import ZERO, UniformInitializer, glorot
@@ -78,14 +78,18 @@ def affine(
         (2, 3)
     """
     inmaps, outmaps, base_axis = _sizes(inp.shape, n_outmaps, base_axis, "affine")
-    if w_init is None:
-        w_init = glorot(inmaps, prod(outmaps), rng=rng)
-    w = get_parameter_or_create("W", (inmaps, *outmaps), w_init, True, not fix_parameters)
+    need, shape = not fix_parameters, (inmaps, *outmaps)
+    w = CALLS.handle("W", shape, True, need)  # there already, by far the most often
+    if w is None:
+        w_init = glorot(inmaps, prod(outmaps), rng=rng) if w_init is None else w_init
+        w = get_parameter_or_create("W", shape, w_init, True, need)
     w = w if apply_w is None else apply_w(w)
     b = None
     if with_bias:
-        b_init = ZERO if b_init is None else b_init
-        b = get_parameter_or_create("b", outmaps, b_init, True, not fix_parameters)
+        b = CALLS.handle("b", outmaps, True, need)
+        if b is None:
+            b_init = ZERO if b_init is None else b_init
+            b = get_parameter_or_create("b", outmaps, b_init, True, need)
         b = b if apply_b is None else apply_b(b)
     return F.affine(inp, w, b, base_axis=base_axis)
 
