@@ -112,9 +112,10 @@ class Model:
 
     Attributes:
         where: The files, for messages.
+        bounded: Whether networks may have results of nnl.at_most, which programs cut.
     """
 
-    where = ""
+    where, bounded = "", False
 
     def content(self, batch_size: int | None = None) -> Content:
         """As NNabla's messages.
@@ -406,7 +407,6 @@ class OnnxFile(ForeignModel):
         from nnl.converters.onnx.importer import load
 
         super().__init__(load(path), str(path))
-        self._model.bounded = True
 
     def bound_loops(self, trips: int) -> None:
         if trips < 1:
@@ -419,6 +419,10 @@ class OnnxFile(ForeignModel):
             return super().sized(sizes)
         finally:
             self._model.open = False
+
+    def _network(self, shapes: Mapping[str, Sequence[int]]) -> Network:
+        self._model.bounded = self.bounded
+        return super()._network(shapes)
 
     def name(self) -> str:
         return self._model.model.graph.name or "network"

@@ -44,6 +44,7 @@ def write_programs(model: Model, path: str, options: WriteOptions) -> None:
     if options.version is not None:
         raise ValueError("the format NNLP has no versions to choose from: leave -d out")
     seed(0, set_parameter_seed=False)  # equal input gives equal bytes: the state is in the file
+    model.bounded = True
     written = _Written()
     for prefix, part in executors(model):
         if stays_open(part, options):

@@ -32,8 +32,11 @@ class _AtMost:
             raise ShapeError(f"at_most: count is {count}, wanted one number of int64")
         return x
 
-    def decompose(self, x: Any, count: Any) -> Any:
-        return OPS["identity"](x)
+    def forward(self, xp: Any, x: Any, count: Any) -> Any:
+        return x.copy()
+
+    def vjp(self, gy: Any) -> Any:
+        return gy, None
 
     def cost(self, x: Spec, count: Spec) -> Cost:
         return Cost(0, 2 * x.nbytes)

@@ -150,3 +150,8 @@ def test_what_needs_the_number_is_named(tmp_path, capsys):
     saved(tmp_path / "a.onnx", nodes, [("x", ("N", "M"))], [("y", (2,), INT)], NUMBERS)
     assert main(["convert", str(tmp_path / "a.onnx"), str(tmp_path / "a.nnlp")]) == 1
     assert "node Shape 'y': needs to know how many entries there are" in capsys.readouterr().err
+    saved(tmp_path / "a.onnx", POSITIVE, [("x", (2, 3))], [("at", (2, None), INT)], NUMBERS)
+    assert main(["convert", str(tmp_path / "a.onnx"), str(tmp_path / "a.tflite")]) == 1
+    assert "node NonZero 'at': needs the number in x" in capsys.readouterr().err
+    program = str(tmp_path / "a.nnlp")
+    assert main(["convert", "--verify", str(tmp_path / "a.onnx"), program]) == 0

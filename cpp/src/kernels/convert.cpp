@@ -137,6 +137,7 @@ std::unique_ptr<Kernel> cast_kernel(const Signature& s) {
   return std::make_unique<Cast>(s);
 }
 const Registration registration("cast", cast_kernel);
+const Registration at_most("at_most", cast_kernel);  // of x as it is
 
 }  // namespace
 
