@@ -191,8 +191,9 @@ class Watch:
         if was_put_off or self._spent or (self._ran and self._takes >= 0):
             self._takes += (self._spent - self._takes) / (LATEST if self._takes >= 0 else 1)
         if was_put_off:
-            self.credit += self._usual - self._ran
-            self._saved += max(self._usual - self._ran, 0.0)
+            gained = max(self._usual - self._ran, 0.0)  # less than nothing is an estimate's error
+            self.credit += gained
+            self._saved += gained
 
     def spend(self, seconds: float) -> None:
         """So much was spent on learning."""

@@ -101,6 +101,25 @@ def test_learning_takes_a_share_of_the_time_and_less_where_nothing_comes_of_it(
         assert 0 < spent[-1] < 0.5 * 0.1 * took[-1]
 
 
+def test_steps_that_are_known_are_put_off_though_their_calls_seem_to_take_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So it is where gradients of gradients are put off."""
+    monkeypatch.setattr(watching, "EARN", 0.13)
+    monkeypatch.setattr(watching, "LOST", 3.0)
+    for module in ("paths", "blocks"):  # nothing has a plan
+        monkeypatch.setattr(f"nnl.coexec.{module}.runs_before_plan", lambda *what: 1 << 60)
+    x, steps, left = variable(2, 3), nn.coexecution(), 0
+    with nn.context_scope(nn.Context(["numpy:float"])), nn.auto_forward():
+        for k in range(400):
+            with steps:
+                h = x
+                for _ in range(10):
+                    h = F.tanh(h)
+            left = steps.report().left if k == 300 else left
+    assert 0 < steps.report().left == left < 300
+
+
 def test_the_first_steps_record_nothing() -> None:
     steps = nn.coexecution()
     x = variable(4)
