@@ -374,28 +374,30 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     words = [w for w in args.functions.split(",") if w]
-    rows, columns = [], {"forward": False, "gradient": True}
+    rows: list[dict[str, Any]] = []
+    columns = {"forward": False, "gradient": True}
     for name, case in FUNCTIONS.items():
         if words and not any(w in name for w in words):
             continue
-        line = f"{name:24}"
+        line, row = f"{name:24}", {"function": name, "shapes": case.shapes}
+        rows.append(row)
         for column, gradient in columns.items():
             if gradient and not case.gradient:
                 continue
-            for shape in case.shapes:
-                row = measure(case, shape, gradient, args.seconds)
-                rows.append({"function": name, "what": column, "shape": shape, **row})
-                line += f" {row['ratio']:6.2f}"
-            line += "  |"
+            found = [measure(case, shape, gradient, args.seconds) for shape in case.shapes]
+            row[column] = [round(r["ratio"], 2) for r in found]
+            row[f"{column}_us"] = [round(r["us"], 1) for r in found]
+            line += "".join(f" {ratio:6.2f}" for ratio in row[column]) + "  |"
         print(line, flush=True)
     for column in columns:
-        found = [r["ratio"] for r in rows if r["what"] == column]
-        if found:
-            mean = statistics.geometric_mean(found)
-            slow = sum(r > 1.2 for r in found)
-            print(f"{column}: geometric mean {mean:.2f} of {len(found)}, {slow} over 1.2")
+        ratios = [ratio for row in rows for ratio in row.get(column, [])]
+        if ratios:
+            mean = statistics.geometric_mean(ratios)
+            slow = sum(ratio > 1.2 for ratio in ratios)
+            print(f"{column}: geometric mean {mean:.2f} of {len(ratios)}, {slow} over 1.2")
     if args.json:
-        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+        lines = ",\n".join(json.dumps(row) for row in rows)
+        args.json.write_text(f"[\n{lines}\n]\n")
 
 
 if __name__ == "__main__":
