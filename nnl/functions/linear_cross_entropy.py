@@ -43,7 +43,7 @@ class OfRows:
         bad = ((label < 0) | (label >= rows)) & (label != self.ignore_index)
         if bad.any():
             raise ValueError(
-                f"linear_cross_entropy: label holds {label[bad].ravel()[0]}, wanted 0 to "
+                f"{self.op.name}: label holds {label[bad].ravel()[0]}, wanted 0 to "
                 f"{rows - 1}, or ignore_index {self.ignore_index}"
             )
 

@@ -92,7 +92,8 @@ bool sizes_of(const Signature& s, size_t first, size_t mask, Sizes* out) {
   if (k_keys != z.keys || k_depth != z.depth || k.shape[0] != q.shape[0] ||
       v.shape[0] != q.shape[0])
     return false;
-  if (!z.key_heads || z.heads % z.key_heads || (rank == 4 && v.shape[1] != z.key_heads))
+  if (!z.key_heads || z.heads < 1 || z.heads % z.key_heads ||
+      (rank == 4 && v.shape[1] != z.key_heads))
     return false;
   for (size_t i = mask + 1; i < mask + 4; ++i)
     if (s.given(i) && !is_integer(s.in[i].dtype)) return false;

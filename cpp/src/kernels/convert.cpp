@@ -101,10 +101,8 @@ bool whole_numbers(const void* x, DType type, int64_t n, double& bad) {
 
 class Cast : public Kernel {
  public:
-  explicit Cast(const Signature& s)
-      : n_(s.in[0].size()), from_(s.in[0].dtype), to_(s.out[0].dtype) {
-    if (s.attributes.has("whole")) whole_ = s.attributes.text("whole");
-  }
+  Cast(const Signature& s, std::string whole)
+      : n_(s.in[0].size()), from_(s.in[0].dtype), to_(s.out[0].dtype), whole_(std::move(whole)) {}
   void run(const Buffers& b) override {
     const Convert f = conversion(from_, to_);
     std::atomic<bool> failed{false};
@@ -132,12 +130,16 @@ class Cast : public Kernel {
   std::string whole_;
 };
 
-std::unique_ptr<Kernel> cast_kernel(const Signature& s) {
+std::unique_ptr<Kernel> copy_kernel(const Signature& s, std::string whole) {
   if (s.in[0].shape != s.out[0].shape || s.in[0].layout != s.out[0].layout) return nullptr;
-  return std::make_unique<Cast>(s);
+  return std::make_unique<Cast>(s, std::move(whole));
 }
+std::unique_ptr<Kernel> cast_kernel(const Signature& s) {
+  return copy_kernel(s, s.attributes.has("whole") ? s.attributes.text("whole") : "");
+}
+std::unique_ptr<Kernel> at_most_kernel(const Signature& s) { return copy_kernel(s, ""); }
 const Registration registration("cast", cast_kernel);
-const Registration at_most("at_most", cast_kernel);  // of x as it is
+const Registration at_most("at_most", at_most_kernel);  // x as it is
 
 }  // namespace
 

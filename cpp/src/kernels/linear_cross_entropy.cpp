@@ -88,9 +88,10 @@ class OfClasses : public Kernel {
     for (int64_t i = 0; i < c_.rows; ++i) {
       const int64_t k = label(b, i);
       if ((k < 0 || k >= c_.classes) && k != ignored_)
-        throw ValueError("linear_cross_entropy: label holds " + std::to_string(k) +
-                         ", wanted 0 to " + std::to_string(c_.classes - 1) + ", or ignore_index " +
-                         std::to_string(ignored_));
+        throw ValueError(
+            std::string(x_ ? "linear_cross_entropy_backward" : "linear_cross_entropy") +
+            ": label holds " + std::to_string(k) + ", wanted 0 to " +
+            std::to_string(c_.classes - 1) + ", or ignore_index " + std::to_string(ignored_));
     }
   }
   const void* ready_x(const Buffers& b) const { return own(b, x_, 0, c_.rows * c_.width, own_x_); }

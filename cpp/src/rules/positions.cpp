@@ -181,7 +181,8 @@ Specs largest(const RuleCall& c) {
       static_cast<size_t>(c.integer("base_axis", 0, static_cast<int64_t>(c[0].rank())));
   const Shape& x = c[0].shape;
   const int64_t size = product(x.begin() + static_cast<std::ptrdiff_t>(base), x.end());
-  const int64_t k = c.integer("k", 1, std::max<int64_t>(size, 1));
+  const int64_t k = c.integer("k", 1);
+  c.in_range("k", k <= size, "at most the sample size");
   const bool index = c.attributes.flag("with_index"), reduce = c.attributes.flag("reduce");
   if (index && !reduce) c.fail("with_index is True, which needs reduce=True");
   Shape y(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(base));

@@ -17,7 +17,13 @@ Specs reshaped(const RuleCall& c) {
   return {y};
 }
 const ShapeRule reshape{"reshape", "x", reshaped};
-const ShapeRule at_most{"at_most", "x count#", same};
+
+Specs at_most_of(const RuleCall& c) {
+  c.axis("axis", c[0].shape.size());
+  if (c[1].rank() != 0 || c[1].dtype != DType::i64) c.fail(1, "one number of int64");
+  return {c[0]};
+}
+const ShapeRule at_most{"at_most", "x count#", at_most_of};
 
 Specs broadcasted(const RuleCall& c) {
   const Shape y = c.shape();
