@@ -143,12 +143,14 @@ class IntegerProduct : public Kernel {
       : w_(s, 1), in_(s.in[0].dtype), out_(s.out[0].dtype), m_(s.out[0].size() / s.in[1].shape[0]) {
     // 4 bytes of weights make one lane, and a group whole lanes that divide a vector or fill some
     lanes_ = w_.size * w_.bits / 32;
-    fast_ = w_.size * w_.bits % 32 == 0 && w_.row_bytes() % 64 == 0 &&
+    fast_ = w_.size * w_.bits % 32 == 0 &&
             (lanes_ < 16 ? 16 % std::max<int64_t>(lanes_, 1) == 0 : lanes_ % 16 == 0);
-    codes_ = space_.take(static_cast<size_t>(m_ * w_.columns));
+    vectors_ = (w_.row_bytes() + 63) / 64;
+    stride_ = fast_ ? vectors_ * 512 / w_.bits : w_.columns;
+    codes_ = space_.take(static_cast<size_t>(m_ * stride_));
     units_ = space_.floats(m_ * w_.groups);
     sums_ = space_.floats(m_ * w_.groups);
-    if (fast_) spread_ = space_.floats(m_ * (w_.row_bytes() / 4));
+    if (fast_) spread_ = space_.floats(m_ * vectors_ * 16);
   }
   size_t workspace() const override { return space_.size(); }
 
@@ -176,7 +178,8 @@ class IntegerProduct : public Kernel {
   }
 
   void round_row(const Buffers& b, int64_t m, int8_t* codes) const {
-    int8_t* to = codes + m * w_.columns;
+    int8_t* to = codes + m * stride_;
+    if (stride_ != w_.columns) std::fill_n(to + stride_ - 512 / w_.bits, 512 / w_.bits, int8_t{0});
     float* units = Space::at(b.workspace, units_) + m * w_.groups;
     float* sums = Space::at(b.workspace, sums_) + m * w_.groups;
     float x[kPart];
@@ -207,8 +210,9 @@ class IntegerProduct : public Kernel {
       sums[g] = units[g] * static_cast<float>(sum);
     }
     if (!fast_) return;
-    float* lanes = Space::at(b.workspace, spread_) + m * (w_.row_bytes() / 4);
-    for (int64_t i = 0; i < w_.row_bytes() / 4; ++i) lanes[i] = units[i / lanes_];
+    float* lanes = Space::at(b.workspace, spread_) + m * vectors_ * 16;
+    for (int64_t i = 0; i < vectors_ * 16; ++i)
+      lanes[i] = units[std::min(i / lanes_, w_.groups - 1)];
   }
 
   // Rows [begin, end) of weights with all activations.
@@ -279,7 +283,7 @@ class IntegerProduct : public Kernel {
       float s;
       load_any(w_.scale_type, b.in[2], row * w_.groups + g, &s, 1);
       for (int m = 0; m < tile; ++m) {
-        const int8_t* a = codes + (first + m) * w_.columns;
+        const int8_t* a = codes + (first + m) * stride_;
         int32_t sum = 0;
         for (int64_t i = g * w_.size; i < (g + 1) * w_.size; ++i) {
           const int c = w_.bits == 8 ? w[i] : i % 2 ? w[i / 2] >> 4 : w[i / 2] & 15;
@@ -295,9 +299,11 @@ class IntegerProduct : public Kernel {
   template <int tile, class T>
   void lanes_of(const uint8_t* w, const T* scale, const Buffers& b, const int8_t* codes,
                 int64_t first, Lanes* total) const {
-    const int64_t vectors = w_.row_bytes() / 64, words = w_.row_bytes() / 4;
+    const int64_t words = vectors_ * 16, last = (w_.row_bytes() - 1) / 64;
+    const auto rest = static_cast<int>(w_.row_bytes() - 64 * last);  // bytes of the last vector
+    const __mmask64 kept = rest == 64 ? ~__mmask64{0} : (__mmask64{1} << rest) - 1;
     const float* units = Space::at(b.workspace, spread_) + first * words;
-    const int8_t* a = codes + first * w_.columns;
+    const int8_t* a = codes + first * stride_;
     const int64_t groups = lanes_ < 16 ? 16 / lanes_ : 1;  // of one vector
     const int64_t repeat = lanes_ < 16 ? 1 : lanes_ / 16;  // vectors of one group
     __m512i index = _mm512_setzero_si512();
@@ -309,20 +315,21 @@ class IntegerProduct : public Kernel {
     const __m512i low = _mm512_set1_epi8(15);
     const bool nibbles = w_.bits == 4;
     const int64_t step = nibbles ? 128 : 64;
-    for (int64_t v = 0; v < vectors; ++v) {
+    for (int64_t v = 0; v < vectors_; ++v) {
       __builtin_prefetch(w + 64 * v + 1024);
-      const __m512i bytes = _mm512_loadu_si512(w + 64 * v);
+      const __m512i bytes =
+          v < last ? _mm512_loadu_si512(w + 64 * v) : _mm512_maskz_loadu_epi8(kept, w + 64 * v);
       Lanes s;
       if (groups == 1) {
         s = all(to_float(scale[v / repeat]));
       } else {
-        s = scales_at(scale, v * groups, groups);
+        s = scales_at(scale, v * groups, v < last ? groups : rest / 4 / lanes_);
         s = reinterpret_cast<Lanes>(_mm512_maskz_permutexvar_ps(0xffff, index, (__m512)s));
       }
       const __m512i c0 = nibbles ? _mm512_and_si512(bytes, low) : bytes;
       const __m512i c1 = nibbles ? _mm512_and_si512(_mm512_srli_epi16(bytes, 4), low) : bytes;
       for (int m = 0; m < tile; ++m) {
-        const int8_t* p = a + m * w_.columns + v * step;
+        const int8_t* p = a + m * stride_ + v * step;
         __m512i sum = _mm512_dpbusd_epi32(_mm512_setzero_si512(), c0, _mm512_loadu_si512(p));
         if (nibbles) sum = _mm512_dpbusd_epi32(sum, c1, _mm512_loadu_si512(p + 64));
         const Lanes unit = load(units + m * words + 16 * v);
@@ -348,7 +355,7 @@ class IntegerProduct : public Kernel {
   const Codes w_;
   const DType in_, out_;
   const int64_t m_;
-  int64_t lanes_ = 0;
+  int64_t lanes_ = 0, vectors_ = 0, stride_ = 0;
   bool fast_ = false;
   Space space_;
   size_t codes_, units_, sums_, spread_ = 0;

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Language models with random weights of published sizes: tokens a second, and of which bytes.
+
+    python benchmarks/language.py [--model smollm-135m qwen-0.5b] [--threads 1] [--json FILE]
+
+decode   one text, one token after the other; beside it what the weights' bytes and the measured
+         speed of reading memory allow
+prefill  512 tokens at once
+clients  tokens of 16 texts side by side by tokens of one
+peers    transformers (PyTorch) where it is installed, ctranslate2 where it is
+
+All measurements are in one process, in turns; each is the median of several.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+MODELS = {
+    "smollm-135m": {
+        "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536,
+        "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
+        "vocab_size": 49152, "max_position_embeddings": 2048, "tie_word_embeddings": True,
+    },
+    "qwen-0.5b": {
+        "model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864,
+        "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,
+        "vocab_size": 151936, "max_position_embeddings": 2048, "tie_word_embeddings": True,
+    },
+}  # fmt: skip
+TOKENS, PREFILL, CLIENTS = 24, 512, 16
+
+
+def seconds(f: Any, times: int = 5) -> float:
+    f()
+    found = []
+    for _ in range(times):
+        start = time.perf_counter()
+        f()
+        found.append(time.perf_counter() - start)
+    return statistics.median(found)
+
+
+def reading() -> float:
+    """Bytes a second that a sum over a large array reads."""
+    import numpy as np
+
+    a = np.ones(1 << 27, np.float32)
+    return a.nbytes / seconds(lambda: a.sum(), 5)
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    p.add_argument("--model", nargs="+", choices=MODELS, default=["smollm-135m"])
+    p.add_argument("--threads", type=int, default=1)
+    p.add_argument("--json", type=Path)
+    args = p.parse_args()
+    os.environ["OMP_NUM_THREADS"] = str(args.threads)
+    rows = [row for name in args.model for row in measure(name, args.threads)]
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def measure(name: str, threads: int) -> list[dict[str, Any]]:
+    """The rows of a model."""
+    import numpy as np
+    from ml_dtypes import bfloat16
+
+    import nnl as nn
+    from nnl import models
+    from nnl.ext_utils import get_extension_context
+    from nnl.models.generation.cached import Cached
+
+    speed = reading()
+    rows: list[dict[str, Any]] = []
+    prompt = np.random.default_rng(0).integers(3, 30000, PREFILL).tolist()
+
+    def report(engine: str, kind: str, **found: Any) -> None:
+        rows.append({"model": name, "engine": engine, "weights": kind, "threads": threads, **found})
+        text = ", ".join(f"{k} {v:.3g}" for k, v in found.items())
+        print(f"{name:12} {engine:12} {kind:9} {text}", flush=True)
+
+    def nnl_rows(model: Any, kind: str, context: str) -> None:
+        with nn.context_scope(get_extension_context("cpu", type_config=context)):
+            one = Cached(model, model.config, 1, 1024, 128)
+            many = Cached(model, model.config, CLIENTS, 256, 16)
+
+            def decode(cached: Cached, texts: int) -> float:
+                cached.start([prompt[i : i + 8] for i in range(texts)])
+                step = [[5]] * texts
+                cached.feed(step)
+                start = time.perf_counter()
+                for _ in range(TOKENS):
+                    cached.feed(step)
+                spent = time.perf_counter() - start
+                for i in range(texts):
+                    cached.keep(i, 0)
+                return texts * TOKENS / spent
+
+            def prefill() -> None:
+                one.keep(0, 0)
+                one.feed([prompt])
+
+            alone = statistics.median(decode(one, 1) for _ in range(4))
+            beside = statistics.median(decode(many, CLIENTS) for _ in range(3))
+            took = seconds(prefill, 3)
+            size = sum(
+                v.data.read("host").nbytes
+                for k, v in model.parameters().items()
+                if not (k == "tokens/W" and "tokens/codes" in model.parameters())
+            )
+            report(
+                "nnl", kind, decode=alone, of_reading=alone * size / speed, MB=size / 1e6,
+                prefill=PREFILL / took, clients=beside / alone,
+            )  # fmt: skip
+
+    with tempfile.TemporaryDirectory() as folder, nn.parameter_scope(name):
+        model = models.from_config(MODELS[name])
+        model.to_huggingface(folder)
+        nnl_rows(model, "float32", "float")
+        for bits, group in ((8, 32), (4, 32)):
+            with nn.parameter_scope(f"q{bits}"):
+                small = models.from_huggingface(folder)
+                small.quantize(bits, group)
+                nnl_rows(small, f"{bits} bits", "float")
+        for v in model.parameters().values():
+            v.data.cast(bfloat16)
+        nnl_rows(model, "bfloat16", "bfloat16")
+        for kind in ("float32", "bfloat16"):
+            found = of_transformers(folder, prompt, threads, kind)
+            if found:
+                report("transformers", kind, **found)
+    return rows
+
+
+def of_transformers(folder: str, prompt: Any, threads: int, kind: str) -> dict[str, float]:
+    """The same of transformers; nothing where it is not installed."""
+    try:
+        import torch
+        import transformers
+    except ImportError:
+        return {}
+    torch.set_num_threads(threads)
+    dtype = getattr(torch, kind)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+
+    def written(texts: int) -> float:
+        ids = torch.tensor([prompt[i : i + 8] for i in range(texts)])
+        with torch.no_grad():
+            y = model(ids, use_cache=True)
+            cache, last = y.past_key_values, torch.full((texts, 1), 5)
+            cache = model(last, past_key_values=cache, use_cache=True).past_key_values
+            start = time.perf_counter()
+            for _ in range(TOKENS):
+                cache = model(last, past_key_values=cache, use_cache=True).past_key_values
+        return texts * TOKENS / (time.perf_counter() - start)
+
+    def read() -> None:
+        with torch.no_grad():
+            model(torch.tensor([prompt]), use_cache=True, logits_to_keep=1)
+
+    alone = statistics.median(written(1) for _ in range(3))
+    beside = statistics.median(written(CLIENTS) for _ in range(2))
+    took = seconds(read, 3)
+    return {"decode": alone, "prefill": PREFILL / took, "clients": beside / alone}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
