@@ -30,7 +30,8 @@ def run(backend, *arrays, **attributes):
 @pytest.mark.parametrize("rows", [1, 3, 4, 9])
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("size, columns", [
-    (16, 256), (32, 512), (64, 256), (128, 384), (256, 512), (48, 144), (1024, 1024), (32, 576), (16, 48),
+    (16, 256), (32, 512), (64, 256), (128, 384), (256, 512), (48, 144), (1024, 1024),
+    (32, 576), (16, 48),
 ])  # fmt: skip
 @pytest.mark.parametrize("half", [np.float16, np.float32])
 def test_the_kernel_rounds_activations_as_the_definition_does(rows, bits, size, columns, half):
