@@ -6,14 +6,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import nnl.functions as F
 from nnl.converters.onnx.counted import counted
 from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator
-from nnl.converters.onnx.model import Graph
 from nnl.converters.onnx.values import (
     Counted,
     Rows,
@@ -32,6 +31,9 @@ from nnl.core.context import STATE
 from nnl.core.op import OPS
 from nnl.core.variable import Variable
 from nnl.graph import scan, switch, while_loop
+
+if TYPE_CHECKING:
+    from nnl.converters.onnx.model import Graph  # needs onnx, which other formats do without
 
 logger = logging.getLogger("nnl")
 _ADVICE = "pass what decides that as a numpy array, or call the model in nnl.auto_forward()"
