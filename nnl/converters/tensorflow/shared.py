@@ -28,8 +28,14 @@ class Call:
         return self.attributes.get(name)
 
 
+class Whole:
+    """What importers ask of a run of an ONNX file: its sizes are whole, none is only a bound."""
+
+    open = bounded = False
+
+
 def onnx(name: str, *values: Any, outputs: int = 1, **attributes: Any) -> Any:
     """What an operator of ONNX, in its newest version, makes of values."""
     handler = ONNX.find_import(name, NEWEST)
     assert handler is not None, name
-    return handler(None, Call(outputs, **attributes), *values)
+    return handler(Whole, Call(outputs, **attributes), *values)
