@@ -26,6 +26,9 @@ class Box:
     def fill(self, value):
         self.array.fill(value)
 
+    def astype(self, dtype):
+        return Box(self.array.astype(dtype))
+
 
 class BoxSpace:
     """Counts the copies in each direction."""
