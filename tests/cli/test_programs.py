@@ -295,7 +295,7 @@ def folder(path: Path) -> None:
     [
         (Path.unlink, "there is no file m.nnlp"),
         (folder, "m.nnlp is a folder, wanted a file"),
-        (newer, "m.nnlp: has version 99 of the format, this nnl reads 2: a newer nnl is needed"),
+        (newer, "m.nnlp: has version 99 of the format, this nnl reads 3: a newer nnl is needed"),
         (lambda p: p.write_bytes(b""), "m.nnlp: the file is empty"),
         (
             lambda p: p.write_bytes(p.read_bytes()[:900]),

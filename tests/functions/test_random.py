@@ -206,7 +206,7 @@ def test_random_choice_of_empty_shape_draws_one():
 @pytest.mark.parametrize(
     "w,shape,replace,text",
     [
-        ([1.0, -1.0], (1,), True, r"random_choice: w has the weight -1.0, wanted weights >= 0"),
+        ([1.0, -1.0], (1,), True, r"random_choice: w has the weight -1, wanted weights >= 0"),
         ([0.0, 0.0], (1,), True, r"w has no positive weight in a slice, wanted one"),
         ([1.0, 0.0], (2,), False, r"w has 1 positive weights in a slice, wanted 2"),
         ([1.0, 1.0], (3,), False, r"shape \(3,\) draws 3 elements without replacement"),
