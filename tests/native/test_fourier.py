@@ -33,3 +33,13 @@ def test_transforms_of_all_lengths(inverse: bool, normalized: bool) -> None:
                      norm="ortho" if normalized else "backward")  # fmt: skip
         error = np.abs(y.d[..., 0] + 1j * y.d[..., 1] - want).max()
         assert error <= 1e-6 * np.abs(want).max(), (shape, d)
+
+
+def test_the_middle_frequency_of_a_real_signal_is_real() -> None:
+    require_library()
+    for n in (2, 4, 6, 8, 10, 12, 14, 24, 26, 30, 90, 96):
+        real = np.random.default_rng(0).normal(size=(3, n)).astype(np.float32)
+        x = nn.Variable.from_numpy_array(np.stack([real, np.zeros_like(real)], axis=-1))
+        y = F.fft(x, 1)
+        y.forward()
+        assert not y.d[:, [0, n // 2], 1].any(), n

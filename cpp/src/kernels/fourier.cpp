@@ -157,7 +157,9 @@ class Lines {
  public:
   explicit Lines(int64_t n) : n_(n), padded_(n) {
     int64_t rest = n;
-    for (int64_t r : {4, 2, 3, 5, 7, 11, 13})
+    // 2 and 4 last: then the middle of an even number of frequencies is nothing but sums and
+    // differences, and of real signals as real as in exact arithmetic
+    for (int64_t r : {13, 11, 7, 5, 3, 4, 2})
       for (; rest % r == 0; rest /= r) add(r, rest);
     if (rest == 1) return;
     passes_.clear();
