@@ -134,7 +134,7 @@ class Opener:
         op = ops[0]
         own = [
             (v, (self.number[id(t)], axis))
-            for t in op.ins
+            for t in (*op.ins, *getattr(op, "given", ()))
             if t is not None and id(t) in self.number
             for axis, v in enumerate(self.vectors[self.number[id(t)]])
             if len(set(v)) > 1

@@ -125,6 +125,19 @@ def test_random_networks_of_open_sizes_run_in_onnx_runtime(seed: int, tmp_path: 
         np.testing.assert_allclose(found / scale, y.d / scale, atol=2e-5)
 
 
+@pytest.mark.parametrize("seed,shape", [(136, (2, 3, 11, 10)), (198, (2, 9, 8))])
+def test_numbers_follow_from_what_a_function_reads(seed: int, shape: Any) -> None:
+    """5/4 of a size is 5/8 of the one before it, at most sizes; a reshape may leave some as they
+    are."""
+    net, x = Network(seed), nn.Variable(shape)
+    proto = export(net, {"x": x}, open={"x": net.axes})
+    x.d = np.random.default_rng(0).normal(size=shape)
+    (y := net(x)).forward()
+    session = runtime.InferenceSession(proto.SerializeToString())
+    (found,) = session.run(None, {"x": x.d.astype(np.float32)})
+    np.testing.assert_allclose(found, y.d, atol=1e-4)
+
+
 def test_wrong_open_sizes_of_onnx_are_named() -> None:
     x = nn.Variable((2, 3))
     with pytest.raises(TypeError, match="save: outputs is Variable.*, wanted with open sizes"):

@@ -52,6 +52,7 @@ class Exporter:
         self.values: dict[Key, Tensor] = {}
         self.refused: dict[str, str] = {}
         self._origin = ""  # the function being written
+        self._given: list[Tensor | None] = []  # its inputs
         self._constants: dict[tuple[Any, ...], Tensor] = {}
         self._folded = {} if folded is None else folded
         self.casts: dict[tuple[int, Any], Tensor] = {}
@@ -80,7 +81,7 @@ class Exporter:
             dtype = tensors[0].dtype
         made = [Tensor(dtype=np.dtype(dtype)) for _ in range(outputs)]
         kept = {k: v for k, v in attributes.items() if v is not None}
-        node = NodeRecord(op_type, tensors, made, kept, self._origin)
+        node = NodeRecord(op_type, tensors, made, kept, self._origin, self._given)
         if self.opset < FORM:
             instead = older(self, node)
             if instead is not None:
@@ -217,6 +218,7 @@ class Exporter:
             if top:
                 self._origin = node.op.name
             call = self._call(node)
+            self._given = call.inputs if top else self._given
             try:
                 made = self.convert(call)
             except Refused as e:

@@ -19,7 +19,11 @@ LAST, BEFORE_FIRST = 2**63 - 1, -(2**63) + 1  # Slice cuts them off at the ends 
 @onnx_export("reshape")
 def reshape(ctx: Exporter, call: Call) -> Tensor:
     y = ctx.reshape(call.x, call.shape)
-    return ctx.emit("Identity", y) if y is call.x else y
+    if y is not call.x:
+        return y
+    if any(ctx.moves(y, axis) for axis in range(y.ndim)):  # it may be another shape at others
+        return ctx.emit("Reshape", y, ctx.ints(*call.shape))
+    return ctx.emit("Identity", y)
 
 
 @onnx_export("broadcast")

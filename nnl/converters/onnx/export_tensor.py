@@ -47,13 +47,15 @@ class Tensor:
 
 @dataclass(eq=False)
 class NodeRecord:
-    """An ONNX node; a None input is an optional one left out. origin: the nnl function."""
+    """An ONNX node; a None input is an optional one left out. origin: the nnl function; given: its
+    inputs, whose sizes explain numbers best."""
 
     name: str
     ins: list[Tensor | None]
     outs: list[Tensor]
     options: dict[str, Any] = field(default_factory=dict)
     origin: str = ""
+    given: list[Tensor | None] = field(default_factory=list)
 
     @property
     def subgraphs(self) -> list[Subgraph]:
