@@ -66,8 +66,7 @@ class Format:
         read: Paths -> Model, or None.
         write: Model, path, options -> nothing, or None.
         functions: Types of NNabla's functions that it can hold; None for all.
-        operators: Model, version -> what its functions become, sorted; None where they keep their
-            types.
+        operators: Model, version -> what functions become, sorted; None: they keep their types.
         runtime: File, its name in messages -> what its users run it with, None where that is not
             installed.
         target: What networks are lowered for; `functions` is left out then, and
@@ -170,8 +169,7 @@ def _write_onnx(model: Model, path: str, options: WriteOptions) -> None:
     if size is not None and size < 1 and size != -1:
         raise ValueError(f"the batch size is {size}, wanted at least 1, or -1 to leave it open")
     if size == -1:
-        save_model(path, model, options.version, options.ir_version)
-        return
+        return save_model(path, model, options.version, options.ir_version)
     how = {"opset": options.version, "ir_version": options.ir_version}
     network = with_bits(model.network(size, inference=options.dataset is not None), options)
     with parameter_scope("", network.parameters):
@@ -288,8 +286,10 @@ def _pb_target() -> Target:
 
 
 def _write_csrc(model: Model, path: str, options: WriteOptions) -> None:
-    from nnl.converters.csrc.writer import save
+    from nnl.converters.csrc.writer import save, save_open
 
+    if options.batch_size == -1 and options.dataset is None:
+        return save_open(path, model, options.weights_file)
     network = _of_one_size(model, options, "CSRC")
     save(path, network, options.weights_file, _samples(options.dataset, network))
 
@@ -370,6 +370,7 @@ FORMATS: dict[str, Format] = {
             write=_write_csrc,
             runtime=_csrc_runtime,
             target=_csrc_target,
+            opens=True,
         ),
         Format(
             "TFLITE",

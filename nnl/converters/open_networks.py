@@ -20,12 +20,14 @@ def record_networks(
     model: Model,
     use: Callable[[OpenGraphs, list[Network]], T],
     prepare: Callable[[Network], None] | None = None,
+    greatest: bool = False,
 ) -> T:
     """Build the network of a model at the witnesses of its open sizes; see record_open.
 
     Args:
         use: What makes something of the graphs, which belong to these networks.
         prepare: What is done to each network before.
+        greatest: Whether the last network is that of the greatest sizes.
     Returns:
         What `use` returns.
     Raises:
@@ -54,7 +56,9 @@ def record_networks(
             raise ValueError(str(error)) from error
 
     try:
-        found, dims = record_open(build, opened.dims, opened.axes, opened.ranges, used)
+        found, dims = record_open(
+            build, opened.dims, opened.axes, opened.ranges, used, greatest=greatest
+        )
     except ValueError as e:
         if lacking and e.__cause__ is lacking[0]:
             raise lacking[0] from None

@@ -61,6 +61,7 @@ def record_open(
     use: Callable[[OpenGraphs], T],
     attempts: Sequence[tuple[int, int, int]] = ATTEMPTS,
     count: int = WITNESSES,
+    greatest: bool = False,
 ) -> T:
     """Record a graph at the witnesses of its sizes, and at wider ones that must agree with them.
 
@@ -72,6 +73,7 @@ def record_open(
         ranged: Names of the dims whose range somebody has given.
         use: What makes something of the graphs.
         attempts: See ATTEMPTS. count: Of witnesses.
+        greatest: Whether the last graph is that of the greatest sizes, where there are such.
     Returns:
         What `use` returns.
     Raises:
@@ -91,6 +93,13 @@ def record_open(
                 with suppress(*UNBUILT):  # a network may have a bound
                     opened.graphs.append(build(more))
                     sizes.append(more)
+            if greatest:
+                most = {
+                    n: (d.greatest or d.example) // d.multiple * d.multiple
+                    for n, d in found.items()
+                }
+                opened.graphs.append(build(most))
+                sizes.append(most)
             compute_constants(opened)
             return use(opened)
         except UNBUILT as e:

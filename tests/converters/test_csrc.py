@@ -17,6 +17,7 @@ import nnl as nn
 import nnl.functions as F
 from nnl import models
 from nnl.cli.main import main
+from nnl.converters import onnx
 from nnl.converters.coverage import types_said
 from nnl.converters.csrc.calls import KERNELS
 from nnl.converters.csrc.names import distinct, identifier
@@ -29,6 +30,8 @@ from nnl.core.elementwise import ARITY
 from nnl.core.op import OPS
 from tests.cli.test_convert import write_network
 from tests.converters.test_nnb import dense, of_sample, own_parameters, values  # noqa: F401
+from tests.converters.test_open_writers import NETWORKS as OPEN
+from tests.graph.open_networks import Network as OpenNetwork
 from tests.graph.saved import NETWORKS, leaves_of, normal
 from tests.test_derived import PUBLIC
 
@@ -421,7 +424,7 @@ def test_wrong_options_are_told(tmp_path: Path, capsys: Any) -> None:
     for args, text in [
         (
             ["o", "-O", "CSRC", "-b", -1],
-            "the batch size is -1, wanted at least 1: CSRC",
+            "CSRC has memory for the greatest sizes, and batch has none: say it as in --open",
         ),
         (["o", "-O", "CSRC", "-d", 3], "the format CSRC has no versions to choose from"),
         (["o.onnx", "--weights-file"], "the option --weights-file is for CSRC, not ONNX"),
@@ -444,6 +447,62 @@ def test_a_file_becomes_a_folder_of_8_bits(tmp_path: Path, capsys: Any) -> None:
         assert re.search(
             r"8 bits against float on 10 samples, by \w+: largest difference 0.0", told
         )
+
+
+# ---- open sizes ----
+
+RANGES = {
+    "branches": "x=n:1..5,3,h:8..64,w:8..64",
+    "tokens": "x=N:1..4,T:1..40,8",
+    "stacked": "x=N:1..4,T:1..40,8",
+}
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_sizes_in_a_range_are_said_to_the_program(name: str, tmp_path: Path) -> None:
+    """In memory for the greatest, under sanitizers, as ONNX Runtime."""
+    write, shapes, _ = OPEN[name]
+    source, folder = tmp_path / "m.onnx", tmp_path / "c"
+    write(source)
+    assert convert("--verify", "-O", "CSRC", "--open", RANGES[name], source, folder) == 0
+    program = compiled(str(folder), "it", SANITIZED)
+    if program is None:
+        pytest.skip("no C compiler is installed (CC names it)")
+    session = pytest.importorskip("onnxruntime").InferenceSession(str(source))
+    for shape in shapes:
+        x = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+        (want,), (found,) = session.run(None, {"x": x}), program.run({"x": x})
+        np.testing.assert_allclose(found, want.reshape(-1), atol=5e-5, rtol=1e-5)
+    with pytest.raises(ValueError, match="a size is out of range"):
+        program.run({"x": np.ones((9, *shapes[0][1:]), np.float32)})
+
+
+@pytest.mark.parametrize("seed", [1, 3, 12, 14])
+def test_random_networks_of_open_sizes(seed: int, tmp_path: Path) -> None:
+    net, rng = OpenNetwork(seed), np.random.default_rng(seed)
+    x = nn.Variable(net.shape(rng))
+    onnx.save(tmp_path / "m.onnx", net, {"x": x}, open={"x": net.axes})
+    sizes = "3,height:6..30,width:6..30" if net.image else "time:2..30,8"
+    options = "-O", "CSRC", "--open", f"x=batch:1..7,{sizes}"
+    assert convert(*options, tmp_path / "m.onnx", tmp_path / "c") == 0
+    program = compiled(str(tmp_path / "c"), "it", SANITIZED)
+    for _ in range(3 if program else 0):
+        x = nn.Variable.from_numpy_array(rng.normal(size=net.shape(rng)).astype("f4"))
+        (y := net(x)).forward()
+        (found,) = program.run({"x": x.d})  # type: ignore[union-attr]
+        scale = max(1.0, np.abs(y.d).max())
+        np.testing.assert_allclose(found / scale, y.d.reshape(-1) / scale, atol=2e-5)
+
+
+def test_what_c_cannot_leave_open_is_named(tmp_path: Path, capsys: Any) -> None:
+    OPEN["picture"][0](tmp_path / "m.onnx")
+    for sizes, text in (
+        ("x=batch:1..5,3,height,width", "and height, width has none: say it as in --open x="),
+        ("x=batch:1..5,3,height:2..64,width:2..64", "CSRC cannot leave sizes open: a constant"),
+    ):
+        assert convert("-O", "CSRC", "--open", sizes, tmp_path / "m.onnx", tmp_path / "c") == 1
+        assert text in capsys.readouterr().err
+    assert not (tmp_path / "c").exists()
 
 
 def test_function_info_tells_what_c_can_say(capsys: Any) -> None:

@@ -187,7 +187,7 @@ def test_numbers_that_no_expression_gives_are_named(tmp_path: Path, capsys: Any)
     assert main(["convert", "--verify", "--open", "x=1,3,h:2..64:2,8", source, str(file)]) == 0
     assert main(["convert", "--open", "x=1,3,h,8", source, str(tmp_path / "net.nnb")]) != 0
     assert (
-        "--open is for ONNX, TFLITE, TF_PB, TF_CKPT_V2, SAVED_MODEL, NNLP"
+        "--open is for ONNX, CSRC, TFLITE, TF_PB, TF_CKPT_V2, SAVED_MODEL, NNLP"
         in capsys.readouterr().err
     )
 

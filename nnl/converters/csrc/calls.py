@@ -111,6 +111,11 @@ def _filled(node: Node, value: float) -> Loop:
     return Loop(space, (), (("copy", (value,)),), ((id(node), 0), dense(space)))
 
 
+@says("constant")
+def _constant(node: Node) -> Steps:
+    yield _filled(node, node.attrs.val)
+
+
 @says("reshape", "identity", "unlink")
 def _same(node: Node) -> Steps:
     yield _read(node, dense(node.out_specs[0].shape))
@@ -209,9 +214,9 @@ _FEW_ROWS = 8  # of a left matrix: copying panels of the right one costs more th
 _BEHIND = 16  # floats that nnl_patches may write behind a panel
 
 
-def _panel(rows: int, columns: int) -> Work:
+def _panel(rows: int, columns: int, behind: int = 0, spare: bool = False) -> Work:
     r, c = _PANEL["NNL_PANEL_ROWS"], _PANEL["NNL_PANEL_COLUMNS"]
-    return Work(min(rows, r) * min(columns, c))
+    return Work(min(rows, r) * min(columns, c) + behind, r * c + behind, spare)
 
 
 @says("affine")
@@ -221,7 +226,7 @@ def _affine(node: Node) -> Steps:
     m, k = math.prod(x[:base]), math.prod(x[base:])
     n = math.prod(w) // k
     ins = (_in(node), k, 1, _in(node, 1), n, 1, _in(node, 2))
-    panel = None if m < _FEW_ROWS else _panel(k, n)
+    panel = _panel(k, n, spare=m < _FEW_ROWS)
     yield Call("matmul", (1, m, n, k, *ins, _out(node), panel))
 
 
@@ -241,7 +246,7 @@ def _batch_matmul(node: Node) -> Steps:
     right = (1, k) if a.transpose_b else (n, 1)
     count = math.prod(y[:-2])
     ins = (_in(node), *left, _in(node, 1), *right, None)
-    panel = None if m < _FEW_ROWS and not a.transpose_b else _panel(k, n)
+    panel = _panel(k, n, spare=m < _FEW_ROWS and not a.transpose_b)
     yield Call("matmul", (count, m, n, k, *ins, _out(node), panel))
 
 
@@ -285,7 +290,7 @@ def _convolution(node: Node) -> Steps:
         found = (batch, groups, out, window, _in(node), _in(node, 1), _in(node, 2), _out(node))
         yield Call("depthwise", found)
         return
-    work = Work(_panel(maps * math.prod(w[2:]), math.prod(window.out)).size + _BEHIND)
+    work = _panel(maps * math.prod(w[2:]), math.prod(window.out), _BEHIND)
     ends = (_in(node), _in(node, 1), _in(node, 2), _out(node), work)
     yield Call("convolution", (batch, groups, maps, out, window, *ends))
 
@@ -296,9 +301,9 @@ def _deconvolution(node: Node) -> Steps:
     y, base = node.out_specs[0].shape, node.attrs.base_axis
     batch, maps, out = math.prod(x[:base]), x[base] // a.group, w[1]
     window = _window(node, y[base + 1 :], x[base + 1 :], w[2:])
-    most = min(math.prod(window.out), _PANEL["NNL_PANEL_COLUMNS"])
-    work = Work(most * out * math.prod(w[2:]))
-    ends = (_in(node), _in(node, 1), _in(node, 2), _out(node), work, most)
+    rows, most = out * math.prod(w[2:]), _PANEL["NNL_PANEL_COLUMNS"]
+    work = Work(min(math.prod(window.out), most) * rows, most * rows)
+    ends = (_in(node), _in(node, 1), _in(node, 2), _out(node), work)
     yield Call("deconvolution", (batch, a.group, maps, out, window, *ends))
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
@@ -87,13 +87,30 @@ class Loop:
         own = tuple((name, tuple(map(operand, vs))) for name, vs in self.body)
         return replace(self, reads=tuple(reads), body=before.body + own)
 
-    def text(self, name: str, scales: Mapping[Key, Scale]) -> str:
+    @property
+    def patterns(self) -> list[Pattern]:
+        """Of what is read and written."""
+        return [p for _, p in self.reads] + [self.write[1]]
+
+    def begins(self) -> set[int]:
+        """Axes that cannot be one loop with the one before."""
+        found, before = set(), None
+        for axis, n in enumerate(self.space):
+            if n == 1:
+                continue
+            own = [p.strides[axis] for p in self.patterns]
+            if before is None or any(s != o * n for s, o in zip(before, own, strict=True)):
+                found.add(axis)
+            before = own
+        return found
+
+    def text(self, name: str, scales: Mapping[Key, Scale], begins: Collection[int]) -> str:
         """The function, which takes what is read and then what is written.
 
         Args:
-            scales: Of arrays of 8 bits.
+            scales: Of arrays of 8 bits. begins: Axes at which a loop begins.
         """
-        sizes, strides = _merged(self.space, [p for _, p in self.reads] + [self.write[1]])
+        sizes, strides = _merged(self.space, self.patterns, begins)
         arrays = list(dict.fromkeys(key for key, _ in self.reads))
         types = ["int8_t" if key in scales else "float" for key in (*arrays, self.write[0])]
         parameters = [f"const {t} *restrict x{i}" for i, t in enumerate(types[:-1])]
@@ -103,11 +120,10 @@ class Loop:
         for d, n in enumerate(sizes):
             lines.append(f"{indent}for (int i{d} = 0; i{d} < {n}; i{d}++)")
             indent += "    "
-        patterns = [p for _, p in self.reads] + [self.write[1]]
         names = [f"x{arrays.index(key)}" for key, _ in self.reads] + ["y"]
         places = [
             f"{array}[{_index(pattern.offset, own)}]"
-            for array, pattern, own in zip(names, patterns, strides, strict=True)
+            for array, pattern, own in zip(names, self.patterns, strides, strict=True)
         ]
         to = scales.get(self.write[0])
         moved = self.body == COPY and scales.get(self.reads[0][0]) == to  # no number changes
@@ -193,7 +209,7 @@ def _index(offset: int, strides: Sequence[int]) -> str:
 
 
 def _merged(
-    space: Sequence[int], patterns: Sequence[Pattern]
+    space: Sequence[int], patterns: Sequence[Pattern], begins: Collection[int]
 ) -> tuple[list[int], list[tuple[int, ...]]]:
     """Sizes of as few nested loops as visit the same elements, and the strides of each pattern."""
     sizes: list[int] = []
@@ -201,13 +217,8 @@ def _merged(
     for axis, n in enumerate(space):
         if n == 1:
             continue
-        own = [p.strides[axis] for p in patterns]
-        if sizes and all(s[-1] == o * n for s, o in zip(strides, own, strict=True)):
-            sizes[-1] *= n
-            for s, o in zip(strides, own, strict=True):
-                s[-1] = o
-        else:
-            sizes.append(n)
-            for s, o in zip(strides, own, strict=True):
-                s.append(o)
+        joins = axis not in begins and sizes
+        sizes[-1:] = [sizes[-1] * n] if joins else [*sizes[-1:], n]
+        for s, p in zip(strides, patterns, strict=True):
+            s[-1:] = [p.strides[axis]] if joins else [*s[-1:], p.strides[axis]]
     return sizes, [tuple(s) for s in strides]

@@ -34,6 +34,7 @@ class Plan:
     Attributes:
         steps: In order.
         places: Where arrays lie in the arena, in floats.
+        used: The first and the last step that has each of them, and its size in floats.
         arena: Its size in floats.
         outputs: Which output each array is that is one.
         constants: What no step makes, in the order in which it is read.
@@ -42,18 +43,24 @@ class Plan:
 
     steps: list[Loop | Call]
     places: dict[Key, int] = field(default_factory=dict)
+    used: dict[Key, tuple[int, int, int]] = field(default_factory=dict)
     arena: int = 0
     outputs: dict[Key, int] = field(default_factory=dict)
     constants: dict[Key, Array] = field(default_factory=dict)
     scales: dict[Key, Scale] = field(default_factory=dict)
 
 
-def plan(lowered: Lowered, ranges: Mapping[Key, tuple[float, float]] | None = None) -> Plan:
+def plan(
+    lowered: Lowered,
+    ranges: Mapping[Key, tuple[float, float]] | None = None,
+    any_size: bool = False,
+) -> Plan:
     """Steps, each array in the arena for as long as somebody reads it.
 
     Args:
         ranges: The smallest and largest numbers of all arrays that are computed, for one with
             numbers of 8 bits.
+        any_size: Whether steps take all the memory that they may need at other sizes.
     Raises:
         ValueError: A constant is not a float32, or too much memory is needed.
     """
@@ -72,7 +79,7 @@ def plan(lowered: Lowered, ranges: Mapping[Key, tuple[float, float]] | None = No
             x = node.inputs[0].key  # type: ignore[union-attr]
             same[id(node), 0] = same.get(x, x)
         else:
-            steps += [_renamed(s, same) for s in steps_of(node)]
+            steps += [_renamed(s, same, any_size) for s in steps_of(node)]
     made = {key for s in steps for key in written(s)}
     outputs: dict[Key, int] = {}
     for i, v in enumerate(lowered.outputs.values()):
@@ -104,6 +111,7 @@ def plan(lowered: Lowered, ranges: Mapping[Key, tuple[float, float]] | None = No
         count = key.size if isinstance(key, Work) else sizes[key]
         return count if key in found.scales else _FLOAT * count
 
+    found.used = {k: (*life, -(-size(k) // _FLOAT)) for k, life in used.items()}
     places, arena = plan_memory({k: (first, last, size(k)) for k, (first, last) in used.items()})
     if arena > MOST:
         raise ValueError(f"CSRC: the network needs {arena} bytes of memory, wanted at most {MOST}")
@@ -122,14 +130,19 @@ def _data(v: Value) -> Array:
     return np.ascontiguousarray(array, "<f4").reshape(-1)
 
 
-def _renamed(step: Loop | Call, same: dict[Key, Key]) -> Loop | Call:
-    """Reading what arrays are in memory."""
+def _renamed(step: Loop | Call, same: dict[Key, Key], any_size: bool) -> Loop | Call:
+    """Reading what arrays are in memory, and with the memory that it needs."""
     if isinstance(step, Loop):
         return replace(step, reads=tuple((same.get(k, k), p) for k, p in step.reads))
-    arguments = tuple(
-        Read(same.get(a.key, a.key)) if isinstance(a, Read) else a for a in step.arguments
-    )
-    return replace(step, arguments=arguments)
+
+    def argument(a: Any) -> Any:
+        if isinstance(a, Work) and any_size:
+            return Work(a.size if a.most is None else a.most)
+        if isinstance(a, Work) and a.spare:
+            return None
+        return Read(same.get(a.key, a.key)) if isinstance(a, Read) else a
+
+    return replace(step, arguments=tuple(map(argument, step.arguments)))
 
 
 def _joined(steps: list[Loop | Call], outputs: dict[Key, int]) -> list[Loop | Call]:

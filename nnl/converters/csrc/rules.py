@@ -66,6 +66,10 @@ def _matmul(a: Any, x: Any, y: Any) -> Any:
     if min(x.ndim, y.ndim) < 2:
         return None
     batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    if math.prod(y.shape[:-2]) == 1 < math.prod(batch) and not a.transpose_a:  # rows of all batches
+        rows, w = F.reshape(x, (1, -1, x.shape[-1])), F.reshape(y, (1, *y.shape[-2:]))
+        found = _again(a, rows, w)
+        return F.reshape(found, (*batch, x.shape[-2], found.shape[-1]))
 
     def whole(v: Any) -> Any:
         return v if v.shape[:-2] == batch else F.broadcast(v, (*batch, *v.shape[-2:]))

@@ -41,11 +41,11 @@ def compiled(path: str, name: str, flags: Sequence[str] = ("-O1",)) -> Runtime |
         for i, value in enumerate(values.values()):
             inputs.append(os.path.join(own.name, f"in{i}.bin"))
             np.ascontiguousarray(value, "<f4").tofile(inputs[-1])
-        numbers = np.array(_run([program, *inputs], folder, name).split(), np.float32)
-        header = (folder / "network.h").read_text()
-        prefix = re.search(r"#ifndef (\w+)_NETWORK_H", header)[1]  # type: ignore[index]
-        sizes = [int(n) for n in re.findall(rf" {prefix}_output\w*_size = (\d+) /\*", header)]
-        return np.split(numbers, np.cumsum(sizes)[:-1])
+        header, shapes = (folder / "network.h").read_text(), [np.shape(v) for v in values.values()]
+        dims = re.findall(r"^   \w+: axis (\d+) of input (\d+),", header, re.M)
+        sizes = [str(shapes[int(i)][int(axis)]) for axis, i in dims]
+        printed = _run([program, *sizes, *inputs], folder, name)
+        return [np.array(part.split(), np.float32) for part in printed.split("\n\n")]
 
     return Runtime(os.path.basename(compiler), run)
 

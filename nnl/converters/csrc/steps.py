@@ -59,9 +59,13 @@ class Work:
 
     Attributes:
         size: In floats.
+        most: At any sizes; `size` says it where left out.
+        spare: Whether the call does without, at these sizes.
     """
 
     size: int
+    most: int | None = None
+    spare: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,22 +5,26 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from nnl.converters.csrc.calibration import ranges_of
 from nnl.converters.csrc.calls import KERNELS
-from nnl.converters.csrc.loops import Loop
+from nnl.converters.csrc.loops import Loop, read, written
 from nnl.converters.csrc.memory import Plan, plan
 from nnl.converters.csrc.names import distinct, identifier, string
-from nnl.converters.csrc.steps import Key, Read, Work, Written
+from nnl.converters.csrc.open_sizes import OpenSizes
+from nnl.converters.csrc.steps import Call, Key, Read, Work, Written
 from nnl.converters.csrc.target import target
 from nnl.converters.lowering import Lowered, lower
-from nnl.converters.model import Network
+from nnl.converters.model import Model, Network
+from nnl.converters.nnp.open_batch import count_by_sums
+from nnl.converters.open_networks import moving_nodes, record_networks
 from nnl.core.atomic import replacing
 from nnl.core.graph import Value
+from nnl.graph.open_recording import OpenGraphs
 
 _MADE = "/* Made by `nnl convert -O CSRC`. */\n"
 _KINDS = {"f4": "float", "i1": "int8_t", "i4": "int32_t"}
@@ -51,7 +55,50 @@ def save(
     if samples is not None and weights_file:
         raise ValueError("CSRC: weights of 8 bits are an array in the program, not a file")
     ranges = None if samples is None else ranges_of(lowered, samples)
-    texts = _Writer(lowered, plan(lowered, ranges), network.name, weights_file).files()
+    _write(path, _Writer(lowered, plan(lowered, ranges), network.name, weights_file).files())
+
+
+def save_open(path: str | os.PathLike[str], model: Model, weights_file: bool = False) -> None:
+    """Write a model as a folder of C for all sizes that it leaves open, in memory for the greatest.
+
+    Raises:
+        Like `save`; ValueError: a size has no greatest, or the C would differ between sizes.
+    """
+
+    def use(graphs: OpenGraphs, networks: list[Network]) -> dict[str, str | bytes]:
+        if bounds := [n for n, d in graphs.dims.items() if d.greatest is None]:
+            raise ValueError(
+                f"CSRC has memory for the greatest sizes, and {', '.join(bounds)} has none: say it "
+                "as in --open x=batch:1..8,3"
+            )
+        count_by_sums(graphs)
+        pairs = zip(networks, moving_nodes(networks), strict=True)
+        lowered = [lower(n, target(), moving) for n, moving in pairs]
+        plans = [plan(low, any_size=True) for low in lowered]
+        sizes = OpenSizes(graphs.dims, graphs.sizes, lowered, plans)
+        begins = [
+            set().union(*[s.begins() for s in steps if isinstance(s, Loop)])
+            for steps in zip(*[p.steps for p in plans], strict=False)
+        ]
+        every = []
+        for low, own, ranks in zip(lowered, plans, sizes.ranks, strict=True):
+            every.append(_Writer(low, own, networks[0].name, weights_file, sizes, ranks, begins))
+        writer = every[-1]
+        steps = []
+        for step, *said in zip(plans[0].steps, *[w.said for w in every], strict=True):
+            own = sizes.sizes_of((*read(step), *written(step)))
+            steps.append(tuple([sizes.text(t, own) for t in zip(*said, strict=True)]))
+        writer.said = steps
+        for kind in ("input", "output"):
+            ends = [getattr(low, f"{kind}s").values() for low in lowered]
+            shapes = [[v.current_spec.shape for v in e] for e in ends]
+            writer.shapes[kind] = list(zip(*shapes, strict=True))
+        return writer.files()
+
+    _write(path, record_networks(model, use, greatest=True))
+
+
+def _write(path: str | os.PathLike[str], texts: Mapping[str, str | bytes]) -> None:
     with replacing(path, folder=True) as folder:
         for name, content in texts.items():
             file = folder / name
@@ -62,9 +109,22 @@ def save(
 class _Writer:
     """Attributes:
     prefix: What every name begins with that others can see.
+    said: The function of the loop that each step is, "" for a kernel, and the call.
+    shapes: Those of inputs and outputs at all networks, where sizes are open.
     """
 
-    def __init__(self, lowered: Lowered, plan: Plan, name: str, weights_file: bool) -> None:
+    def __init__(
+        self,
+        lowered: Lowered,
+        plan: Plan,
+        name: str,
+        weights_file: bool,
+        sizes: OpenSizes | None = None,
+        ranks: Mapping[Key, int] | None = None,
+        begins: Sequence[Collection[int]] | None = None,
+    ) -> None:
+        self.sizes, self.ranks = sizes, ranks or {}
+        self.shapes: dict[str, list[Any]] = {}
         self.lowered, self.plan, self.in_file = lowered, plan, weights_file
         self.prefix = identifier(name, "network")
         self.names: dict[str, dict[str, str]] = {}
@@ -80,6 +140,9 @@ class _Writer:
             others = self.kinds.setdefault(kind, [])
             self.starts[key] = kind, sum(a.size for a in others)
             others.append(data)
+        if begins is None:
+            begins = [s.begins() if isinstance(s, Loop) else () for s in plan.steps]
+        self.said = [self._said(*pair) for pair in zip(plan.steps, begins, strict=True)]
 
     def files(self) -> dict[str, str | bytes]:
         """What the folder holds, by name."""
@@ -147,12 +210,21 @@ class _Writer:
         numbers.append(f"{p}_arena_bytes = {4 * self.plan.arena}")
         listed = ",\n    ".join(numbers)
         rank = max([1, *(len(v.current_spec.shape) for v in self._ends())])
+        table = f"{p}_input[{max(len(low.inputs), 1)}], {p}_output[{max(len(low.outputs), 1)}]"
         load = (
             f"/* Read the weights, once and before all else; 0 if that was done. */\n"
             f"int {p}_load(const char *path);\n\n"
             if self.kinds and self.in_file
             else ""
         )
+        resize = ""
+        if self.sizes is not None:
+            resize = f"""/* Say the sizes, in this order, before the first run and where they
+   change: above are then the shapes, at first the greatest ones. 0, or -1 if one is out of range.
+{self.sizes.comment()} */
+int {p}_resize(const int *sizes);
+
+"""
         return f"""{_MADE}#ifndef {p}_NETWORK_H
 #define {p}_NETWORK_H
 
@@ -170,9 +242,10 @@ typedef struct {{
     int size, rank, shape[{rank}];
 }} {p}_array;
 
-extern const {p}_array {p}_input[{max(len(low.inputs), 1)}], {p}_output[{max(len(low.outputs), 1)}];
+extern {self.fixed}{p}_array {table};
 
-{load}/* Compute all outputs. No array may overlap another. Memory is static: one call at a time. */
+{load}{resize}\
+/* Compute all outputs. No array may overlap another. Memory is static: one call at a time. */
 void {p}_run(const float *const *inputs, float *const *outputs);
 
 #ifdef __cplusplus
@@ -181,6 +254,11 @@ void {p}_run(const float *const *inputs, float *const *outputs);
 
 #endif
 """
+
+    @property
+    def fixed(self) -> str:
+        """What arrays of shapes are."""
+        return "const " if self.sizes is None else ""
 
     def _ends(self) -> list[Value]:
         return [*self.lowered.inputs.values(), *self.lowered.outputs.values()]
@@ -193,7 +271,7 @@ void {p}_run(const float *const *inputs, float *const *outputs);
             rows.append(f"{{{string(name)}, {v.current_spec.size}, {len(shape)}, {{{sizes}}}}}")
         listed = ",\n    ".join(rows) or "{0, 0, 0, {0}}"
         p = self.prefix
-        return f"const {p}_array {p}_{kind}[{max(len(edges), 1)}] = {{\n    {listed},\n}};\n"
+        return f"{self.fixed}{p}_array {p}_{kind}[{max(len(edges), 1)}] = {{\n    {listed},\n}};\n"
 
     # ---- the network ----
 
@@ -202,18 +280,15 @@ void {p}_run(const float *const *inputs, float *const *outputs);
         loops: dict[str, str] = {}
         calls: list[str] = []
         used: set[str] = set()
-        for step in self.plan.steps:
-            if isinstance(step, Loop):
-                codes = "_".join(code for code, _ in step.body)[:40]
-                text = step.text("@", self.plan.scales)
-                name = loops.setdefault(text, f"{codes}_{len(loops)}")
-                arguments = [self._place(key) for key in step.arrays]
+        for text, call in self.said:
+            name, arguments = call.split("(", 1)
+            if text:
+                name = loops.setdefault(text, f"{name}_{len(loops)}")
                 used |= {f"{name}.h" for name in ("elements", "stored") if _CALLED[name] in text}
             else:
-                name = f"nnl_{step.kernel}"
-                used.add(f"{step.kernel}.h")
-                arguments = [self._argument(a) for a in step.arguments]
-            calls.append(f"    {name}({', '.join(arguments)});")
+                used.add(f"{name}.h")
+                name = f"nnl_{name}"
+            calls.append(f"    {name}({arguments};")
         p, low = self.prefix, self.lowered
         parts = [_MADE + "#include <math.h>\n"]
         if self.kinds and self.in_file:
@@ -224,10 +299,16 @@ void {p}_run(const float *const *inputs, float *const *outputs);
         parts.append("\n".join(own) + "\n")
         if self.plan.arena:
             parts.append(f"static float arena[{self.plan.arena}];\n")
+        if self.sizes is not None:
+            n = len(self.ranks)
+            room = f", room[{n}], at[{n}]" if n else ""
+            parts.append(f"static int s[{len(self.sizes.known)}]{room};\n")
         parts += [self._table("input", low.inputs), self._table("output", low.outputs)]
         if "float" in self.kinds:
             parts.append(self._loading())
         parts += [text.replace("@", name, 1) + "\n" for text, name in loops.items()]
+        if self.sizes is not None:
+            parts.append(self.sizes.resize(p, self.shapes))
         body = "\n".join(calls)
         unused = "" if "inputs[" in body else "    (void)inputs;\n"
         unused += "" if "outputs[" in body else "    (void)outputs;\n"
@@ -236,6 +317,13 @@ void {p}_run(const float *const *inputs, float *const *outputs);
             f"{unused}{body}\n}}\n"
         )
         return "\n".join(parts), _with_included(used)
+
+    def _said(self, step: Loop | Call, begins: Collection[int]) -> tuple[str, str]:
+        if isinstance(step, Loop):
+            codes = "_".join(code for code, _ in step.body)[:40]
+            arrays = ", ".join([self._place(key) for key in step.arrays])
+            return step.text("@", self.plan.scales, begins), f"{codes}({arrays})"
+        return "", f"{step.kernel}({', '.join(map(self._argument, step.arguments))})"
 
     def _loading(self) -> str:
         n, p = self.weight_count, self.prefix
@@ -262,6 +350,8 @@ int {p}_load(const char *path)
     def _place(self, key: Key) -> str:
         if key in self.plan.outputs:
             return f"outputs[{self.plan.outputs[key]}]"
+        if key in self.ranks:
+            return f"arena + at[{self.ranks[key]}]"
         if key in self.plan.places:
             place = f"arena + {self.plan.places[key]}"
             return f"(int8_t *)({place})" if key in self.plan.scales else place
@@ -286,10 +376,22 @@ int {p}_load(const char *path)
         return 1;
     }}
 """
-        arrays = "\n".join(lines)
+        arrays, first, say = "\n".join(lines), 1, ""
         about = "Takes a file of floats for each input; prints the outputs, one number a line."
+        if self.sizes is not None:
+            first += len(self.sizes.dims)
+            about = f"Takes the sizes first. {about}"
+            say = f"""    int sizes[{first - 1}];
+    for (int i = 0; i < {first - 1}; i++)
+        sizes[i] = atoi(paths[i + 1]);
+    if ({p}_resize(sizes)) {{
+        fprintf(stderr, "a size is out of range\\n");
+        return 1;
+    }}
+"""
         return f"""{_MADE}/* {about} */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "network.h"
 
@@ -298,15 +400,15 @@ int {p}_load(const char *path)
 int main(int count, char **paths)
 {{
     float *const inputs[] = {{{ins}}}, *const outputs[] = {{{outs}}};
-    if (count != 1 + {p}_inputs) {{
-        fprintf(stderr, "wanted a file for each of %d inputs\\n", {p}_inputs);
+    if (count != {first} + {p}_inputs) {{
+        fprintf(stderr, "wanted {first - 1} sizes and a file for each of %d inputs\\n", {p}_inputs);
         return 1;
     }}
-    for (int i = 0; i < {p}_inputs; i++) {{
-        FILE *file = fopen(paths[i + 1], "rb");
+{say}    for (int i = 0; i < {p}_inputs; i++) {{
+        FILE *file = fopen(paths[i + {first}], "rb");
         const size_t size = (size_t){p}_input[i].size;
         if (!file || fread(inputs[i], sizeof(float), size, file) != size) {{
-            fprintf(stderr, "cannot read %s for %s\\n", paths[i + 1], {p}_input[i].name);
+            fprintf(stderr, "cannot read %s for %s\\n", paths[i + {first}], {p}_input[i].name);
             return 1;
         }}
         fclose(file);
@@ -314,7 +416,7 @@ int main(int count, char **paths)
 {load}    {p}_run((const float *const *)inputs, outputs);
     for (int i = 0; i < {p}_outputs; i++)
         for (int j = 0; j < {p}_output[i].size; j++)
-            printf("%.9g\\n", outputs[i][j]);
+            printf("%s%.9g\\n", i && !j ? "\\n" : "", outputs[i][j]);
     return 0;
 }}
 """

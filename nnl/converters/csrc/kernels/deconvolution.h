@@ -27,18 +27,18 @@ static inline void nnl_spread(int out, const nnl_window* w, int first, int colum
 }
 
 /* The transpose of a convolution: the weight is (groups * in, out, kernel). The panel holds
-   `most` columns of out * kernel numbers. */
+   columns of out * kernel numbers, at most NNL_PANEL_COLUMNS. */
 static void nnl_deconvolution(int batch, int groups, int in, int out, const nnl_window* w,
                               const float* x, const float* weight, const float* bias, float* y,
-                              float* panel, int most) {
+                              float* panel) {
   const int rows = out * nnl_volume(w->kernel);
   const int pixels = nnl_volume(w->out), results = nnl_volume(w->size);
   for (int g = 0; g < batch * groups; g++) {
     const int map = g % groups;
     for (int o = 0; o < out; o++)
       for (int i = 0; i < results; i++) y[o * results + i] = bias ? bias[map * out + o] : 0.0f;
-    for (int c = 0; c < pixels; c += most) {
-      const int columns = nnl_least(pixels - c, most);
+    for (int c = 0; c < pixels; c += NNL_PANEL_COLUMNS) {
+      const int columns = nnl_least(pixels - c, NNL_PANEL_COLUMNS);
       memset(panel, 0, rows * columns * sizeof *panel);
       nnl_add_product(rows, columns, in, weight + map * in * rows, 1, rows, x + c, pixels, panel,
                       columns);
