@@ -24,6 +24,8 @@ __all__ = ["expert_product", "mixture_of_experts"]
 
 
 class OfExperts:
+    host = "which experts are chosen is looked up"
+
     def check_rows(self, argument, x, index):
         name = self.op.name
         check_rank(name, "index", index, 2)

@@ -23,6 +23,7 @@ class OfRows:
 
     ignore_index: int = -100
     soft_cap: float = 0.0
+    host = "labels are checked"
 
     def check(self, x, weight, label):
         name = self.op.name

@@ -61,6 +61,8 @@ class tree_ensemble:
     n_targets: int
     together: str = "sum"
 
+    host = "tables are checked, and rows go different ways"
+
     def infer(self, x, nodes, roots, weights, targets):
         check_rank("tree_ensemble", "x", x, 2)
         width = weights.shape[1] if weights.ndim == 2 else -1

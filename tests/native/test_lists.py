@@ -288,9 +288,9 @@ def test_backward_passes_have_the_same_key(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "as_written", as_written)
     at.loader.exec_module(as_written)
     with nn.auto_forward():  # the engine's own key comes with the first call that is put off
-        step = nn.coexecute(lambda x: F.sum(x * 2))
-        for _ in range(2):
-            step(nn.Variable((2,)))
+        step = nn.coexecute(lambda x: F.sum(F.batch_matmul(x, x)))
+        for _ in range(20):  # large enough to be worth learning
+            step(nn.Variable((256, 256)))
     a, b = nn.Variable((2, 3), need_grad=True), nn.Variable((2, 3))
     with nn.auto_forward():
         y = F.sum(F.concatenate(F.tanh(a) * b, F.tanh(a), a, axis=1) ** 2)

@@ -30,7 +30,10 @@ class _Packer(Rewriter):
         self.each(attention=self._pack)
 
     def _pack(self, attention: Step) -> None:
-        q, k, v, *mask = attention.ins
+        q, k, v, *others = attention.ins
+        if any(others[1:]):  # lengths, offsets, segments
+            return
+        mask = [i for i in others[:1] if i]
         y = attention.outs[0]
         split = self.makers.get(q)
         if split is None or split.op != "split" or split.outs != (q, k, v):
@@ -43,21 +46,21 @@ class _Packer(Rewriter):
         assert unpack is not None
         back = next((r for r in self.readers.get(y, []) if r.op == BACKWARD), None)
         users = [attention] if back is None else [attention, back]
-        others = [r for r in self.readers.get(y, []) if r is not back]
-        if len(others) != 1 or not self._is_transpose(others[0], BY_HEAD, attention.second):
+        after = [r for r in self.readers.get(y, []) if r is not back]
+        if len(after) != 1 or not self._is_transpose(after[0], BY_HEAD, attention.second):
             return
         if not all(self._only_read_by(i, users) for i in (q, k, v)):
             return
         if not self._only_read_by(unpack.outs[0], [split]):
             return
-        if not self._only_read_by(y, [*others, *users[1:]]):
+        if not self._only_read_by(y, [*after, *users[1:]]):
             return
-        x, to = unpack.ins[0], others[0].outs[0]
+        x, to = unpack.ins[0], after[0].outs[0]
         if not self.quiet(unpack, attention, {self.program.root(x)}, set()):
             return
         outs = (to, *attention.outs[1:])
         new = Step.of(PACKED, attention.attrs, (x, *mask), outs, attention.second)
-        parts = [unpack, split, attention, others[0]]
+        parts = [unpack, split, attention, after[0]]
         if not self.has_kernel(new):
             return
         if back is not None and not self._pack_backward(back, x, to, mask):
