@@ -40,12 +40,17 @@ def test_what_kernels_append_is_what_their_op_says() -> None:
     check_appending(DeviceLibrary(KERNELS, TRAITS, with_cudnn))
 
 
+@pytest.fixture(scope="module")
+def backend() -> Any:
+    """One for all tests: what is bound in a context is bound to its device."""
+    return make_backend("graphs", StrictDevice("strict:2"), TRAITS, with_cudnn)
+
+
 @pytest.fixture
-def context(monkeypatch: Any) -> Any:
+def context(monkeypatch: Any, backend: Any) -> Any:
     """(type configuration) -> the context."""
     engine = Engine(FakeFrontEnd(), "fake 9.0", None)
     monkeypatch.setattr(ENGINES, "current", lambda: engine)
-    backend = make_backend("graphs", StrictDevice("strict:2"), TRAITS, with_cudnn)
     monkeypatch.setitem(BACKENDS, "graphs", lambda device_id: (backend,))
     return lambda types: nn.Context([f"graphs:{types}"])
 
@@ -90,7 +95,6 @@ def test_attention_reads_its_projection_without_copies(context: Any, types: str,
         assert np.abs(g - w).max() <= 0.05 * max(1.0, float(np.abs(w).max()))
 
 
-@pytest.mark.xfail(strict=True, reason="the step of its definition is recorded on another device")
 def test_attention_in_float32_is_not_packed(context: Any) -> None:
     got, steps = trained(context("float"), "causal")
     want, _ = trained(nn.Context(["numpy:float"]), "causal")
