@@ -70,11 +70,11 @@ void walk_together(const int32_t* nodes, const float* x, Table<int32_t> table, W
     any = 0;
     for (int v = 0; v < n; ++v) {
       const __mmask16 live = _mm512_cmpge_epi32_mask(at[v], zero);
-      const __m512i node = _mm512_slli_epi32(at[v], 2);
+      const __m512i node = _mm512_maskz_slli_epi32(live, at[v], 2);
       const __m512i column = _mm512_mask_i32gather_epi32(zero, live, node, nodes + 1, 4);
       const __m512i split = _mm512_mask_i32gather_epi32(zero, live, node, nodes, 4);
-      const __m512i wanted = _mm512_srli_epi32(column, 1);  // below 0 becomes large
-      const __m512i place = _mm512_add_epi32(row[v], _mm512_min_epu32(wanted, last));
+      const __m512i wanted = _mm512_maskz_srli_epi32(live, column, 1);  // below 0 becomes large
+      const __m512i place = _mm512_add_epi32(row[v], _mm512_maskz_min_epu32(live, wanted, last));
       const __m512 value = _mm512_mask_i32gather_ps(_mm512_setzero_ps(), live, place, x, 4);
       const __mmask16 up_to = _mm512_cmp_ps_mask(value, _mm512_castsi512_ps(split), _CMP_LE_OQ);
       const __mmask16 none = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
