@@ -67,8 +67,14 @@ def quantized(
         Name of a layer, and the relative error of its weights.
     """
     where = "quantize"
+    for i, text in enumerate(texts):
+        check_text(i, text, model.config)
+    try:
+        left = re.compile(skip or "(?!)")
+    except re.error as e:
+        raise ValueError(f"{where}: skip is {skip!r:.60}, which is no pattern: {e}") from None
     layers = layers_of(model.parameters(), getattr(model.config, "tied", False))
-    layers = {k: v for k, v in layers.items() if not (skip and re.search(skip, k))}
+    layers = {k: v for k, v in layers.items() if not left.search(k)}
     for name, v in layers.items():
         if v.shape[1] % group_size:
             raise ValueError(
@@ -93,6 +99,21 @@ def quantized(
                 put(name, groups)
             norm = np.linalg.norm(w)
             yield name, float(np.linalg.norm(groups.array() - w) / norm) if norm else 0.0
+
+
+def check_text(i: int, text: Sequence[int], config: Any) -> None:
+    """Raise a ValueError unless a text of a calibration can be read."""
+    if not 0 < len(text) <= config.longest:
+        raise ValueError(
+            f"quantize: text {i} of the calibration has {len(text)} tokens, wanted 1 to "
+            f"{config.longest}"
+        )
+    for token in text:
+        if not 0 <= token < config.vocabulary:
+            raise ValueError(
+                f"quantize: text {i} of the calibration has the token {token}, wanted 0 to "
+                f"{config.vocabulary - 1}"
+            )
 
 
 def seen(

@@ -121,8 +121,15 @@ def test_layers_that_are_skipped_or_do_not_fit():
     assert "layer1/gate/W" in made.parameters()
     errors = made.quantize(skip="/down$|^head$")
     assert "head" not in errors and "layer1/down/W" in made.parameters()
-    with pytest.raises(ValueError, match="quantize: bits is 3, wanted 4 or 8"):
-        made.quantize(3)
+    for given, text in (
+        ({"bits": 3}, "bits is 3, wanted 4 or 8"),
+        ({"skip": "("}, r"skip is '\(', which is no pattern"),
+        ({"calibration": [[5], []]}, "text 1 of the calibration has 0 tokens, wanted 1 to 64"),
+        ({"calibration": [[1] * 65]}, "text 0 of the calibration has 65 tokens, wanted 1 to 64"),
+        ({"calibration": [[5, 96]]}, "text 0 of the calibration has the token 96, wanted 0 to 95"),
+    ):
+        with pytest.raises(ValueError, match=f"quantize: {text}"):
+            made.quantize(**given)
     with pytest.raises(ValueError, match="to_huggingface: 12 layers are quantized"):
         made.to_huggingface("nowhere-at-all")
 
