@@ -54,7 +54,8 @@ struct Held {
 void read_safetensors(Held& held, std::vector<StoredParameter>& found) {
   held.arrays = std::make_unique<Safetensors>(held.file.data(), held.file.size());
   for (const auto& [name, array] : held.arrays->arrays)
-    if (name != "nnl.program") found.push_back({name, array.spec, array.data});
+    if (name != "nnl.program" && name != "nnl.language")
+      found.push_back({name, array.spec, array.data});
 }
 
 DType type_of(const std::string& numpy) {

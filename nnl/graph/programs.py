@@ -3,8 +3,10 @@
 
 A file is a safetensors file. The tensor `nnl.program` holds UTF-8 JSON: the version of the format
 and the programs by name (see program_data). What parameters, states and constants hold is in the
-tensors of their names. The metadata has the format, its version, the CRC-32 of the JSON, which who
-edits that leaves out, and as JSON the names of parameters with whether they are trained.
+tensors of their names. A language model has its tokenizer and templates, JSON too, in the tensor
+`nnl.language` (see nnl.models.huggingface.stored). The metadata has the format, its version, the
+CRC-32 of the JSON, which who edits that leaves out, and as JSON the names of parameters with
+whether they are trained.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from nnl.graph.program_data import VERSION, Damaged, dtype_of, from_dict, to_dic
 from nnl.graph.turns import Runners, Turns
 
 TENSOR = "nnl.program"
+LANGUAGE = "nnl.language"
 FORMAT = "nnlp"
 RUNNERS = 8  # plans that stay, of all programs of a file and sizes together
 
@@ -50,11 +53,13 @@ def write(
     programs: Mapping[str, Program],
     arrays: Mapping[str, NdArray],
     parameters: Mapping[str, bool],
+    language: bytes = b"",
 ) -> None:
     """Write programs, and the arrays that their parameters, states and constants are, by name.
 
     Args:
         parameters: {name: whether it is trained}, of the arrays that a file of parameters has.
+        language: What the tensor `nnl.language` says; nothing is no tensor.
     Raises:
         ValueError: The name of the file does not end in ".nnlp", which says what is in it.
     """
@@ -65,6 +70,8 @@ def write(
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     tensors = {name: nd.read("host") for name, nd in arrays.items()}
     tensors[TENSOR] = np.frombuffer(text, np.uint8)
+    if language:
+        tensors[LANGUAGE] = np.frombuffer(language, np.uint8)
     metadata = {
         "format": FORMAT,
         "version": str(version),
@@ -83,6 +90,7 @@ class Programs:
     Attributes:
         where: The file.
         arrays: Parameters, states and constants by name.
+        language: What the file says of text, as JSON; empty where it says nothing.
     """
 
     def __init__(self, path: str | os.PathLike[str], precision: str = "float32") -> None:
@@ -107,6 +115,10 @@ class Programs:
         self._check_version(metadata.get("version", ""), TENSOR in entries)
         begin, end, *_ = entries.pop(TENSOR)
         text = bytes_[begin:end].tobytes()
+        self.language = b""
+        if LANGUAGE in entries:
+            begin, end, *_ = entries.pop(LANGUAGE)
+            self.language = bytes_[begin:end].tobytes()
         if metadata.get("crc32", str(zlib.crc32(text))) != str(zlib.crc32(text)):
             raise ValueError(f"{self.where}: damaged: {TENSOR} has another CRC-32 than it had")
         try:
@@ -369,7 +381,7 @@ class Programs:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the programs with what the arrays hold now."""
         with self._turns.alone():
-            write(path, self._programs, self.arrays, self._parameters)
+            write(path, self._programs, self.arrays, self._parameters, self.language)
 
 
 def check_names(where: str, given: Iterable[str], wanted: Iterable[str]) -> None:

@@ -121,8 +121,10 @@ class Saver:
                 self.arrays[slot.name] = NdArray.from_numpy_array(slot.data)
         self.programs[name] = program
 
-    def write(self, path: str | os.PathLike[str], precision: str = "float32") -> None:
-        """Write the file; see load_program for precisions."""
+    def write(
+        self, path: str | os.PathLike[str], precision: str = "float32", language: bytes = b""
+    ) -> None:
+        """Write the file; see load_program for precisions, `programs.write` for the language."""
         programs = self.programs
         if narrow_type(precision) is not None:
             programs = {k: in_bfloat16(p) for k, p in programs.items()}
@@ -131,7 +133,7 @@ class Saver:
         if programs is not self.programs:
             narrow_arrays(arrays, programs)
         parameters = {k: v for k, v in self.parameters.items() if k in used}
-        write(path, programs, arrays, parameters)
+        write(path, programs, arrays, parameters, language)
 
 
 def _give_roles(program: Program, given: Mapping[int, NdArray], inputs: Mapping[int, str]) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,9 +17,12 @@ from nnl.converters.weights.groups import Groups
 from nnl.models import quantization
 from nnl.models.huggingface.packed import shape_of
 from nnl.models.huggingface.pretrained import Pretrained
+from nnl.models.huggingface.stored import described
 from nnl.models.huggingface.text import INSTALL, Text
 
 __all__ = ["from_gguf"]
+
+logger = logging.getLogger("nnl")
 
 TENSORS = {
     "tokens": "token_embd",
@@ -170,19 +174,16 @@ class GgufText(Text):
         kinds = own.get("token_type", [])
         special = [x for x, k in zip(tokens, kinds, strict=False) if k == CONTROL]
         self.tokenizer.add_special_tokens(special)
-        self.where, self.begin = where, None
-        if own.get("add_bos_token", False) and 0 <= own.get("bos_token_id", -1) < len(tokens):
-            self.begin = own["bos_token_id"]
+        self.where, begin = where, own.get("bos_token_id", -1)
+        if own.get("add_bos_token", False) and 0 <= begin < len(tokens):
+            self.tokenizer.post_processor = t.processors.TemplateProcessing(
+                single=[tokens[begin], "$A"], special_tokens=[(tokens[begin], begin)]
+            )
         self.chat = metadata.get("tokenizer.chat_template")
         ends = (("bos_token", "bos_token_id"), ("eos_token", "eos_token_id"))
         self.settings = {
             name: tokens[own[key]] for name, key in ends if 0 <= own.get(key, -1) < len(tokens)
         }
-
-    def encode(self, text: str, special: bool = True) -> list[int]:
-        """The tokens of a text, with the one that begins one if `special`."""
-        found = super().encode(text, False)
-        return [self.begin, *found] if special and self.begin is not None else found
 
     def template(self) -> str:
         """How a conversation becomes a text."""
@@ -197,6 +198,13 @@ class _FromGguf(Pretrained):
     @cached_property
     def text(self) -> Text:
         return GgufText(self.metadata, self.where)
+
+    def _language(self) -> bytes:
+        try:
+            return described(self.text, self.writer.ends)
+        except ValueError as e:
+            logger.warning("save_program: without a tokenizer: %s", e)
+            return b""
 
 
 def config_of(

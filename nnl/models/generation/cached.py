@@ -11,7 +11,7 @@ import numpy as np
 
 from nnl.core.variable import Variable
 from nnl.graph.compile import compile
-from nnl.graph.saving import save_program
+from nnl.graph.saving import Saver
 from nnl.models.decoder import Decoder
 from nnl.models.stack import Cache
 
@@ -20,8 +20,88 @@ CHUNK = 64  # tokens of a text that one run takes
 FEW = 8  # the size below
 
 
-class Cached:
-    """Some texts, as far as a decoder has read them.
+class Rows:
+    """Some texts, as far as a network has read them, and what comes next.
+
+    Args:
+        batch: How many texts.
+        capacity: How many tokens a text can get.
+        sizes: How many tokens of each text runs take, from 1 on.
+    Attributes:
+        texts: The tokens that are in the caches.
+    """
+
+    def __init__(self, batch: int, capacity: int, vocabulary: int, sizes: Sequence[int]) -> None:
+        self.batch, self.capacity, self.vocabulary = batch, capacity, vocabulary
+        self.sizes, self.chunk = sizes, sizes[-1]
+        self.texts: list[list[int]] = [[] for _ in range(batch)]
+
+    def _run(self, rows: Sequence[Sequence[int]], size: int, every: bool) -> Array:
+        """A run on up to `size` tokens of each; the scores of those that have some, in order.
+
+        Args:
+            every: Score what follows each token, not the last one.
+        """
+        raise NotImplementedError
+
+    def _feed(
+        self, rows: Sequence[Sequence[int]], size: int, every: bool = False
+    ) -> tuple[list[int], Array]:
+        """Which texts have read something, and the scores of these."""
+        active = [i for i, row in enumerate(rows) if row]
+        for i in active:
+            length = len(self.texts[i]) + len(rows[i])
+            if length > self.capacity:
+                raise ValueError(
+                    f"generate: text {i} has {length} tokens, its cache takes {self.capacity}"
+                )
+        found = self._run(rows, size, every)
+        for i in active:
+            self.texts[i] += rows[i]
+        return active, found
+
+    def feed(self, rows: Sequence[Sequence[int]]) -> Array:
+        """Let the network read more of each text, nothing of those with an empty row.
+
+        Returns:
+            (batch, vocabulary): scores of what follows the last token that it has read now.
+        Raises:
+            ValueError: A text would be longer than the capacity.
+        """
+        scores = np.zeros((self.batch, self.vocabulary), np.float32)
+        rest = [list(row) for row in rows]
+        while any(rest):
+            longest = min(max(map(len, rest)), self.chunk)
+            size = next(n for n in self.sizes if n >= longest)
+            active, found = self._feed([row[:size] for row in rest], size)
+            scores[active] = found
+            rest = [row[size:] for row in rest]
+        return scores
+
+    def keep(self, row: int, length: int) -> None:
+        """Forget what a text has from a position on."""
+        del self.texts[row][length:]
+
+    def start(self, prompts: Sequence[Sequence[int]]) -> Array:
+        """Begin texts: what the caches hold of them already is not read again.
+
+        Returns:
+            (batch, vocabulary): scores of what follows.
+        """
+        rows = []
+        for i, prompt in enumerate(prompts):
+            known = 0
+            for a, b in zip(self.texts[i], prompt[:-1], strict=False):
+                if a != b:
+                    break
+                known += 1
+            self.keep(i, known)
+            rows.append(prompt[known:])
+        return self.feed(rows)
+
+
+class Cached(Rows):
+    """What a decoder has read, with programs that are made as they are needed.
 
     The network runs on the texts that have something to read, a power of two of them, and on one,
     a few or `chunk` tokens of each; there is a plan for each such size, over one set of parameters
@@ -30,10 +110,8 @@ class Cached:
 
     Args:
         network: network(tokens, caches=, before=, counts=, slots=, last=, **memory).
-        batch: How many texts.
-        capacity: How many tokens a text can get.
+        batch, capacity: See `Rows`.
     Attributes:
-        texts: The tokens that are in the caches.
         memory: What else the network is given, with a row for each text.
     """
 
@@ -45,9 +123,9 @@ class Cached:
         capacity: int,
         chunk: int = CHUNK,
     ) -> None:
-        self.network, self.config, self.batch, self.capacity = network, config, batch, capacity
-        self.chunk = min(chunk, capacity)
-        self.texts: list[list[int]] = [[] for _ in range(batch)]
+        chunk = min(chunk, capacity)
+        super().__init__(batch, capacity, config.vocabulary, (1, min(FEW, chunk), chunk))
+        self.network, self.config = network, config
         self.memory: dict[str, Variable] = {}
         c = config.stack
         shape = (batch, c.kv_heads, capacity, c.head_width)
@@ -67,47 +145,20 @@ class Cached:
 
         return compile(program)
 
-    def feed(self, rows: Sequence[Sequence[int]]) -> Array:
-        """Let the network read more of each text, nothing of those with an empty row.
-
-        Returns:
-            (batch, vocabulary): scores of what follows the last token that it has read now.
-        Raises:
-            ValueError: A text would be longer than the capacity.
-        """
-        scores = np.zeros((self.batch, self.config.vocabulary), np.float32)
-        rest = [list(row) for row in rows]
-        while any(rest):
-            longest = min(max(map(len, rest)), self.chunk)
-            size = next(n for n in (1, min(FEW, self.chunk), self.chunk) if n >= longest)
-            now = [row[:size] for row in rest]
-            active, found = self._run(self.read, now, size)
-            scores[active] = found[: len(active)]
-            rest = [row[size:] for row in rest]
-        return scores
-
     def feed_all(self, rows: Sequence[Sequence[int]]) -> Array:
         """The same, with the scores of what follows every token: (batch, T, vocabulary)."""
         size = max(map(len, rows))
-        active, found = self._run(self.check, rows, size)
-        scores = np.zeros((self.batch, size, self.config.vocabulary), np.float32)
-        scores[active] = found[: len(active)]
+        active, found = self._feed(rows, size, every=True)
+        scores = np.zeros((self.batch, size, self.vocabulary), np.float32)
+        scores[active] = found
         return scores
 
-    def _run(
-        self, program: Any, rows: Sequence[Sequence[int]], size: int
-    ) -> tuple[list[int], Array]:
-        """Which texts have read something, and the scores of these, which come first."""
+    def _run(self, rows: Sequence[Sequence[int]], size: int, every: bool) -> Array:
         active = [i for i, row in enumerate(rows) if row]
         count = min(1 << (len(active) - 1).bit_length(), self.batch)
         slots = (active + [i for i, row in enumerate(rows) if not row])[:count]
         tokens = np.zeros((count, size), np.int64)
         for at, i in enumerate(active):
-            length = len(self.texts[i]) + len(rows[i])
-            if length > self.capacity:
-                raise ValueError(
-                    f"generate: text {i} has {length} tokens, its cache takes {self.capacity}"
-                )
             tokens[at, : len(rows[i])] = rows[i]
         before = [len(self.texts[i]) for i in slots]
         counts = [len(rows[i]) for i in slots]
@@ -115,14 +166,9 @@ class Cached:
         memory = self.memory
         if slots != list(range(self.batch)):
             memory = {k: Variable.from_numpy_array(v.d[slots]) for k, v in memory.items()}
+        program = self.check if every else self.read
         scores: Array = program(*map(Variable.from_numpy_array, given), **memory)["scores"].d
-        for i in active:
-            self.texts[i] += rows[i]
-        return active, scores
-
-    def keep(self, row: int, length: int) -> None:
-        """Forget what a text has from a position on."""
-        del self.texts[row][length:]
+        return scores[: len(active)]
 
     def arrange(self, index: Sequence[int]) -> None:
         """Let each row be the text that the row index[i] was."""
@@ -138,29 +184,19 @@ class Cached:
         for i, text in zip(changed, texts, strict=True):
             self.texts[i] = text
 
-    def start(self, prompts: Sequence[Sequence[int]]) -> Array:
-        """Begin texts: what the caches hold of them already is not read again.
+    def save(self, path: str | os.PathLike[str], language: bytes = b"") -> None:
+        """Write both programs and what they share; the caches are empty there.
 
-        Returns:
-            (batch, vocabulary): scores of what follows.
+        Args:
+            language: See nnl.models.huggingface.stored.
         """
-        rows = []
-        for i, prompt in enumerate(prompts):
-            known = 0
-            for a, b in zip(self.texts[i], prompt[:-1], strict=False):
-                if a != b:
-                    break
-                known += 1
-            self.keep(i, known)
-            rows.append(prompt[known:])
-        return self.feed(rows)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write both programs and what they share; the caches are empty there."""
         read, step = self._program(), self._program()
         for program, size in ((read, self.chunk), (step, 1)):
             zeros = [Variable((self.batch, size)), Variable((self.batch,)), Variable((self.batch,))]
             for v in zeros:
                 v.d = np.zeros(v.shape, np.int64)
             program(*zeros)
-        save_program(path, programs={"read": read, "step": step})
+        saver = Saver()
+        read.add_to(saver, "read")
+        step.add_to(saver, "step")
+        saver.write(path, language=language)

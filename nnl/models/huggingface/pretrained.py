@@ -43,6 +43,7 @@ from nnl.models.generation.speaking import Speaks
 from nnl.models.huggingface import answers, decoders, encoders, pictures
 from nnl.models.huggingface.family import Array, Config, Family
 from nnl.models.huggingface.packed import unpacked
+from nnl.models.huggingface.stored import described
 from nnl.models.huggingface.text import Text
 from nnl.models.huggingface.vectors import Embeds
 
@@ -148,7 +149,7 @@ class Pretrained(Speaks, Embeds):
         `read` takes up to `chunk` tokens of each text, `step` one. Both have the inputs tokens
         (batch, chunk or 1), before (batch,), the numbers of tokens in the caches, and counts
         (batch,), how many of the tokens count; they give scores (batch, vocabulary) of what follows
-        the last of these.
+        the last of these. The tokenizer and the chat template are in the file, too.
 
         Args:
             batch: How many texts go side by side.
@@ -160,7 +161,14 @@ class Pretrained(Speaks, Embeds):
                 f"save_program: batch {batch}, capacity {capacity} and chunk {chunk}, wanted at "
                 f"least 1, and a capacity of at most {longest}"
             )
-        Cached(self, self.config, batch, capacity or longest, chunk).save(path)
+        cached = Cached(self, self.config, batch, capacity or longest, chunk)
+        cached.save(path, self._language())
+
+    def _language(self) -> bytes:
+        """What a file of programs says of text."""
+        if self.folder is None or not (self.folder / "tokenizer.json").is_file():
+            return b""
+        return described(self.text, self.writer.ends)
 
     @contextmanager
     def scoped(self) -> Iterator[None]:

@@ -25,20 +25,11 @@ class Text:
     """
 
     def __init__(self, folder: Path, where: str) -> None:
-        try:
-            import tokenizers
-        except ImportError as e:
-            raise ImportError(f"{where}: tokenizer.json is read by tokenizers: {INSTALL}") from e
         self.where, self.folder = where, folder
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise ValueError(f"{where}: there is no {path}, which says what the tokens are")
-        try:
-            self.tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as e:  # what the package raises has no class of its own
-            raise ValueError(f"{where}: {path} is no tokenizer: {e}") from e
-        self.tokenizer.no_padding()
-        self.tokenizer.no_truncation()
+        self.tokenizer = tokenizer_of(path.read_bytes(), where, str(path))
         file = folder / "tokenizer_config.json"
         self.settings = read_json(file, where) if file.is_file() else {}
 
@@ -99,7 +90,7 @@ class Text:
         environment.filters["tojson"] = as_json
         environment.globals["raise_exception"] = refuse
         environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
-        names = {n: _content(self.settings[n]) for n in SPECIAL if self.settings.get(n)}
+        names = {n: content_of(self.settings[n]) for n in SPECIAL if self.settings.get(n)}
         try:
             return environment.from_string(self.template()).render(
                 messages=messages, add_generation_prompt=answer, **names, **more
@@ -108,5 +99,27 @@ class Text:
             raise ValueError(f"{self.where}: the chat template refuses the messages: {e}") from e
 
 
-def _content(token: Any) -> Any:
+def tokenizer_of(source: str | bytes, where: str, name: str) -> Any:
+    """That of the package tokenizers, from what a tokenizer.json says.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        import tokenizers
+    except ImportError as e:
+        raise ImportError(f"{where}: tokenizer.json is read by tokenizers: {INSTALL}") from e
+    try:
+        found = tokenizers.Tokenizer.from_buffer(
+            source.encode() if isinstance(source, str) else source
+        )
+    except Exception as e:  # what the package raises has no class of its own
+        raise ValueError(f"{where}: {name} is no tokenizer: {e}") from e
+    found.no_padding()
+    found.no_truncation()
+    return found
+
+
+def content_of(token: Any) -> Any:
+    """The text of a special token, which may be described."""
     return token.get("content") if isinstance(token, Mapping) else token

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A language model from a file of programs, as far as a server needs it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from nnl.graph.programs import Programs
+from nnl.models.generation.cached import Array, Rows
+from nnl.models.huggingface.stored import StoredText
+
+GIVEN = {"tokens", "before", "counts"}
+
+
+class ProgramRows(Rows):
+    """What the programs of a file have read: what `Pretrained.save_program` has written.
+
+    All rows of the batch that was saved go along in every run.
+
+    Attributes:
+        text: Its tokenizer and template.
+        config: Has the vocabulary, as that of a network does.
+    Raises:
+        ValueError: The file is damaged, or has other programs, or no tokenizer.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.programs = programs = Programs(path)
+        where = programs.where
+        for name in ("read", "step"):
+            if name not in programs or set(programs.inputs(name)) != GIVEN:
+                raise ValueError(
+                    f"{where} has no program {name!r} of {', '.join(sorted(GIVEN))}: it is not "
+                    "what Pretrained.save_program writes"
+                )
+        if not programs.language:
+            raise ValueError(
+                f"{where} has no tokenizer: save_program writes that of the folder that a model "
+                "is from"
+            )
+        shape = programs.inputs("read")["tokens"].shape
+        caches = [nd for name, nd in programs.arrays.items() if name.startswith("cache/")]
+        scores = programs.outputs("read").get("scores")
+        if len(shape) != 2 or not caches or scores is None or len(scores.shape) != 2:
+            raise ValueError(f"{where} has no caches, or other scores than those of a text")
+        self.text = StoredText(programs.language, where)
+        super().__init__(shape[0], caches[0].shape[2], scores.shape[1], (1, shape[1]))
+        self.config = SimpleNamespace(vocabulary=self.vocabulary)
+
+    def vectors(self, texts: Any) -> Any:
+        """
+        Raises:
+            ValueError: These programs give none.
+        """
+        raise ValueError(f"{self.programs.where} gives no vectors")
+
+    def _run(self, rows: Sequence[Sequence[int]], size: int, every: bool) -> Array:
+        tokens = np.zeros((self.batch, size), np.int64)
+        for i, row in enumerate(rows):
+            tokens[i, : len(row)] = row
+        found = self.programs.run(
+            "step" if size == 1 else "read",
+            tokens=tokens,
+            before=[len(text) for text in self.texts],
+            counts=[len(row) for row in rows],
+        )
+        return found["scores"][[i for i, row in enumerate(rows) if row]]
