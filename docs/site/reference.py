@@ -148,12 +148,23 @@ def op_arguments(op: Op) -> Iterator[str]:
         yield f"{name}: {kind}" + ("" if default is REQUIRED else f" = {default!r}")
 
 
+def anchor(module: str, name: str) -> str:
+    """The target of links to a public name.
+
+    Sphinx does not tell `decoder` from `Decoder`, and knows `models.Stack` already as the end of
+    `nnl.models.Stack`.
+    """
+    if module == "nnl.models":
+        return f"{'class' if name[0].isupper() else 'network'}-{name}"
+    return f"{SHORT.get(module, module)}.{name}"
+
+
 def section(module: str, name: str, thing: Any) -> str:
     """All about one public name."""
     short = SHORT.get(module)
     kind = "class" if inspect.isclass(thing) else "function"
     parts = [
-        *([f"({short}.{name})="] if short else []),  # targets of links
+        *([f"({anchor(module, name)})="] if short else []),
         f"## {name}",
         f":::::{{py:{kind}}} {module}.{name}{signature(thing)}",
         linked(docstrings.whole(docstrings.read(thing)), module, name, thing),
@@ -184,7 +195,7 @@ def linked(text: str, module: str, name: str, thing: Any) -> str:
         home = path.rstrip(".") or module
         if home not in SHORT or (not path and word in arguments) or word not in public.names(home):
             return match[0]
-        return f"[`{word}`](#{SHORT[home]}.{word})"
+        return f"[`{word}`](#{anchor(home, word)})"
 
     # not the names of arguments that begin the entries of a list
     return re.sub(r"(?<!^- )`((?:nnl\.(?:\w+\.)?)?)(\w+)`", link, text, flags=re.M)
@@ -248,7 +259,7 @@ def module(name: str, *parts_of: str) -> str:
             continue
         if id(thing) in told:
             parts.append(
-                f"({SHORT.get(name, name)}.{key})=\n## {key}\n\n"
+                f"({anchor(name, key)})=\n## {key}\n\n"
                 f"Another name of `{told[id(thing)]}`.\n"
             )
             continue

@@ -114,7 +114,7 @@ def test_calibration_is_better_on_what_it_has_seen():
     assert found[1] < 0.8 * found[0]
 
 
-def test_layers_that_are_skipped_or_do_not_fit():
+def test_layers_that_are_skipped_or_do_not_fit(tmp_path):
     made = model(intermediate_size=80)
     with pytest.raises(ValueError, match="quantize: layer1/down has 80 columns, wanted a multiple"):
         made.quantize()
@@ -131,7 +131,8 @@ def test_layers_that_are_skipped_or_do_not_fit():
         with pytest.raises(ValueError, match=f"quantize: {text}"):
             made.quantize(**given)
     with pytest.raises(ValueError, match="to_huggingface: 12 layers are quantized"):
-        made.to_huggingface("nowhere-at-all")
+        made.to_huggingface(tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
 
 
 # ---- GPTQ and AWQ ----

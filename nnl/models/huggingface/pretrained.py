@@ -259,7 +259,6 @@ class Pretrained(Speaks, Embeds):
             most_bytes: Of a file of weights; more than that becomes several, with an index.
         """
         root = Path(folder)
-        root.mkdir(parents=True, exist_ok=True)
         values = {path: v.data.read("host") for path, v in self.parameters().items()}
         few = [path for path in values if path.endswith("/codes")]
         if few:
@@ -268,6 +267,7 @@ class Pretrained(Speaks, Embeds):
                 "first: write the network before it is"
             )
         arrays = self.family.save(self.config, values)
+        root.mkdir(parents=True, exist_ok=True)
         write_folder(root, arrays, most_bytes)
         types = {a.dtype.name for a in arrays.values()}
         source = {k: v for k, v in self.source.items() if k not in ("dtype", "torch_dtype")}
