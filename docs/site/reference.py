@@ -259,8 +259,7 @@ def module(name: str, *parts_of: str) -> str:
             continue
         if id(thing) in told:
             parts.append(
-                f"({anchor(name, key)})=\n## {key}\n\n"
-                f"Another name of `{told[id(thing)]}`.\n"
+                f"({anchor(name, key)})=\n## {key}\n\nAnother name of `{told[id(thing)]}`.\n"
             )
             continue
         told[id(thing)] = key
