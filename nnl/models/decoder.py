@@ -19,6 +19,7 @@ from nnl.models.stack import (
     embedding,
     last_rows,
     linear,
+    losses,
     norm,
     stack,
 )
@@ -64,8 +65,10 @@ def decoder(
     slots: Any = None,
     last: bool = False,
     crossed: Sequence[Cache] = (),
+    positions: Any = None,
+    labels: Any = None,
 ) -> Any:
-    """Scores of the token that follows each position.
+    """Scores of the token that follows each position, or what they cost.
 
     Args:
         tokens: (B, T), integers in [0, vocabulary).
@@ -75,10 +78,16 @@ def decoder(
         slots: (B,), different integers: which text of the caches each one is; in order if left out.
         last: Only the last new token of each text gets scores.
         crossed: Of each layer that attends to another sequence: its keys and values of that.
+        positions: (B, T), integers: where each token stands in its text, where several follow each
+            other in a row. A 0 begins a text, which sees only itself.
+        labels: (B, T), integers: the token that follows each position, or -100 where that does not
+            count. Cross entropies come back then; the scores are never held whole.
     Returns:
-        (B, T, vocabulary), or (B, vocabulary) with `last`.
+        (B, T, vocabulary), or (B, vocabulary) with `last`; with labels (B, T), 0 where they are
+        -100.
     Raises:
-        ValueError: tokens has another rank, or more positions than there are.
+        ValueError: tokens has another rank, or more positions than there are, or positions or
+            labels are given with caches.
     Source: Radford et al., Language Models are Unsupervised Multitask Learners, 2019; Touvron et
         al., Llama, arXiv:2302.13971.
     Example:
@@ -95,7 +104,17 @@ def decoder(
             f"{c.longest}"
         )
     batch, length = tokens.shape
-    positions = Variable.from_numpy_array(np.arange(length))
+    for name, given in (("positions", positions), ("labels", labels)):
+        if given is not None and (given.shape != tokens.shape or caches is not None or last):
+            raise ValueError(
+                f"decoder: {name} has the shape {given.shape}, wanted that of tokens, "
+                f"{tokens.shape}, without caches and last"
+            )
+    segments = None
+    if positions is not None:
+        segments = F.cumsum(F.equal_scalar(positions, 0), axis=1)
+    else:
+        positions = Variable.from_numpy_array(np.arange(length))
     if caches is not None:
         positions = F.reshape(before, (batch, 1)) + F.reshape(positions, (1, length))
     h = embedding(tokens, c.vocabulary, layers.width, "tokens")
@@ -106,10 +125,16 @@ def decoder(
         p = embedding(rows, c.longest, layers.width, "positions")
         h = h + F.reshape(p, (-1, length, layers.width))
     full = length if caches is None else c.longest
-    at = Where(positions, caches, before, counts, slots, length=full, crossed=crossed)
+    at = Where(
+        positions, caches, before, counts, slots, segments=segments, length=full, crossed=crossed
+    )
     h = norm(stack(dropped(h, layers.dropout), layers, at), layers, "out")
     h = last_rows(h, counts) if last else h
-    y = linear(h, c.vocabulary, "tokens" if c.tied else "head", False)
+    head = "tokens" if c.tied else "head"
+    if labels is not None:
+        h = h if c.divisor == 1 else h * (1 / c.divisor)
+        return losses(h, c.vocabulary, labels, c.cap, head)
+    y = linear(h, c.vocabulary, head, False)
     if c.divisor != 1:
         y = y * (1 / c.divisor)
     if c.cap:

@@ -182,6 +182,7 @@ class Where(NamedTuple):
             how many of the T are new ones, all if left out; slots, (B,): which text of the caches
             each one is.
         mask: Added to the scores, (B or 1, H or 1, T or 1, S).
+        segments: (B, T), numbers of the texts that follow each other in a row.
         length: The longest that the text can get, which some rotary positions depend on.
         crossed: Of each layer, what `crossed` gives of another sequence, which is attended to
             between; crossed_mask: added to these scores.
@@ -193,6 +194,7 @@ class Where(NamedTuple):
     counts: Any = None
     slots: Any = None
     mask: Any = None
+    segments: Any = None
     length: int = 0
     crossed: Sequence[Cache] = ()
     crossed_mask: Any = None
@@ -249,6 +251,23 @@ def linear(x: Any, width: int, name: str, bias: bool = True) -> Any:
         b = get_parameter_or_create("b", (width,), ConstantInitializer(0))
         y = y + F.reshape(b, (1, width))
     return F.reshape(y, (*x.shape[:-1], width))
+
+
+@as_layer
+def losses(x: Any, width: int, labels: Any, cap: float, name: str) -> Any:
+    """Cross entropy of the scores that `linear` makes of x, (B, T, n), for each label, (B, T).
+
+    The scores are never held whole, unless their weights are of few bits.
+    """
+    n = x.shape[-1]
+    rows = F.reshape(x, (x.size // n, n))
+    y = quantization.product(rows, "")
+    if y is None:
+        return F.linear_cross_entropy(x, table(width, n, ""), labels, soft_cap=cap)
+    if cap:
+        y = F.tanh(y * (1 / cap)) * cap
+    each = F.softmax_cross_entropy(y, F.reshape(labels, (x.size // n, 1)))
+    return F.reshape(each, labels.shape)
 
 
 def table(rows: int, width: int, name: str) -> Any:
@@ -330,21 +349,26 @@ def attended(
             window=layer.window, soft_cap=c.cap, scale=c.scale or 0.0,
         )  # fmt: skip
     elif c.dropout:
-        y = dropped_attention(q, k, v, c, at.mask)
+        y = dropped_attention(q, k, v, c, at)
     else:
         y = F.attention(
-            q, k, v, at.mask, causal=c.causal, window=layer.window or None,
-            soft_cap=c.cap or None, scale=c.scale,
+            q, k, v, at.mask, segments=at.segments, causal=c.causal,
+            window=layer.window or None, soft_cap=c.cap or None, scale=c.scale,
         )  # fmt: skip
     y = F.reshape(F.transpose(y, (0, 2, 1, 3)), (q.shape[0], q.shape[2], c.heads * c.head_width))
     return linear(y, c.width, "out", "out" in c.bias)
 
 
-def dropped_attention(q: Any, k: Any, v: Any, c: Stack, mask: Any) -> Any:
+def dropped_attention(q: Any, k: Any, v: Any, c: Stack, at: Where) -> Any:
     """Attention whose weights have dropout, for training: all heads have keys of their own."""
     scores = F.batch_matmul(q, k, transpose_b=True)
     scores = scores * (c.head_width**-0.5 if c.scale is None else c.scale)
-    for hidden in (mask, causal_mask(q.shape[2]) if c.causal else None):
+    masks = [at.mask, causal_mask(q.shape[2]) if c.causal else None]
+    if at.segments is not None:
+        batch, length = at.segments.shape
+        own, other = (F.reshape(at.segments, (batch, 1, *s)) for s in ((length, 1), (1, length)))
+        masks.append(F.not_equal(own, other) * HIDDEN)
+    for hidden in masks:
         scores = scores if hidden is None else scores + hidden
     return F.batch_matmul(dropped(F.softmax(scores, axis=3), c.dropout), v)
 

@@ -42,6 +42,7 @@ from nnl.models.generation.generate import (
 from nnl.models.generation.speaking import Speaks
 from nnl.models.huggingface import answers, decoders, encoders, pictures
 from nnl.models.huggingface.family import Array, Config, Family
+from nnl.models.huggingface.learning import Learns
 from nnl.models.huggingface.packed import unpacked
 from nnl.models.huggingface.stored import described
 from nnl.models.huggingface.text import Text
@@ -56,7 +57,7 @@ BESIDE = (  # files of a folder that belong to text, which are copied as they ar
 )  # fmt: skip
 
 
-class Pretrained(Speaks, Embeds):
+class Pretrained(Speaks, Learns, Embeds):
     """A network of one of the families that are known, and its parameters.
 
     `from_huggingface` and `from_config` make it. Its parameters are in the scope that was the

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import datetime
-import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -71,32 +70,74 @@ class Text:
         Raises:
             ValueError: The template refuses it, or there is none.
         """
+        return "".join(text for text, _ in self.parts(messages, answer, **more))
+
+    def parts(
+        self, messages: Sequence[Mapping[str, Any]], answer: bool = True, **more: Any
+    ) -> list[tuple[str, bool]]:
+        """A conversation in parts, each with whether its template says that the model writes it."""
         try:
-            import jinja2
-            import jinja2.ext
-            import jinja2.sandbox
+            from nnl.models.huggingface.templates import TemplateError, rendered
         except ImportError as e:
             raise ImportError(f"{self.where}: chat templates are read by jinja2: {INSTALL}") from e
-
-        def refuse(message: str) -> None:
-            raise jinja2.exceptions.TemplateError(message)
-
-        def as_json(value: Any, indent: int | None = None) -> str:
-            return json.dumps(value, ensure_ascii=False, indent=indent)
-
-        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
-        )
-        environment.filters["tojson"] = as_json
-        environment.globals["raise_exception"] = refuse
-        environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
         names = {n: content_of(self.settings[n]) for n in SPECIAL if self.settings.get(n)}
+        names |= {"messages": messages, "add_generation_prompt": answer, **more}
         try:
-            return environment.from_string(self.template()).render(
-                messages=messages, add_generation_prompt=answer, **names, **more
-            )
-        except jinja2.exceptions.TemplateError as e:
+            return rendered(self.template(), names)
+        except TemplateError as e:
             raise ValueError(f"{self.where}: the chat template refuses the messages: {e}") from e
+
+    def lesson(self, sample: Mapping[str, Any], end: int | None = None) -> tuple[list[int], Any]:
+        """The tokens of a sample, and for each whether it is to be learned.
+
+        Args:
+            sample: {"text": ...}, of which all is learned; {"prompt": ..., "completion": ...}, or
+                "answer", which is learned; or {"messages": [...]}, of which what the assistant says
+                is learned, as far as the template says, else up to the end of its messages.
+            end: A token that ends texts and answers.
+        Raises:
+            ValueError: The sample is none of these, or its template does not say what is learned.
+        """
+        ends = [] if end is None else [end]
+        if isinstance(sample.get("messages"), (list, tuple)):
+            return self._of_conversation(sample["messages"])
+        answer = sample.get("completion", sample.get("answer"))
+        if isinstance(sample.get("prompt"), str) and isinstance(answer, str):
+            prompt = self.encode(sample["prompt"])
+            said = self.encode(answer, special=False) + ends
+            return prompt + said, [False] * len(prompt) + [True] * len(said)
+        if isinstance(sample.get("text"), str):
+            tokens = self.encode(sample["text"])
+            tokens += ends if tokens[-1:] != ends else []
+            return tokens, [True] * len(tokens)
+        raise ValueError(
+            f"a sample has {', '.join(map(repr, sample)) or 'nothing'}; wanted texts as 'text', as "
+            "'prompt' with 'completion' or 'answer', or a list 'messages'"
+        )
+
+    def _of_conversation(self, messages: Sequence[Any]) -> tuple[list[int], list[bool]]:
+        if not all(isinstance(m, Mapping) and isinstance(m.get("role"), str) for m in messages):
+            raise ValueError("messages has an entry without a role")
+        parts = self.parts(messages, answer=False)
+        text = "".join(part for part, _ in parts)
+        if any(own for _, own in parts):
+            ends = [0, *accumulate(len(part) for part, _ in parts)]
+            spans = [(a, b) for (_, own), a, b in zip(parts, ends, ends[1:], strict=False) if own]
+        else:
+            spans = []
+            for i, message in enumerate(messages):
+                if message["role"] == "assistant":
+                    before = self.conversation(messages[:i])
+                    after = self.conversation(messages[: i + 1], answer=False).rstrip()
+                    if not (after.startswith(before) and text.startswith(after)):
+                        raise ValueError(
+                            f"the chat template writes message {i} in another way at the end of a "
+                            "conversation: what it says cannot be told from the rest"
+                        )
+                    spans.append((len(before), len(after)))
+        found = self.tokenizer.encode(text, add_special_tokens=False)
+        learned = [any(a < end and begin < b for a, b in spans) for begin, end in found.offsets]
+        return found.ids, learned
 
 
 def tokenizer_of(source: str | bytes, where: str, name: str) -> Any:
