@@ -10,6 +10,7 @@ from nnl.core.annotations import flag, shown
 from nnl.core.autodiff import _zeros, backprop, start_gradient
 from nnl.core.context import STATE, using
 from nnl.core.graph import Copy, Value, capture
+from nnl.core.once import warn_once
 from nnl.core.op import OPS
 from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import Variable
@@ -31,16 +32,17 @@ def grad(
 
     Args:
         outputs: Variable or several of them.
-        inputs: Variable or several of them (`params.values()`); they need a gradient.
+        inputs: Variable or several of them (`params.values()`).
         grad_outputs: Start gradients: None for ones, or a list of None, number, NdArray, Variable.
         persistent_outputs: Per input, whether its gradient is kept by clear_buffer.
         bind_grad_output: Let each input's `.grad` share the memory of its gradient.
     Returns:
-        One Variable per input; zeros where outputs do not depend on it. An unlinked copy is an
+        One Variable per input; zeros where outputs do not depend on it, and with a warning where
+        it has need_grad=False, as running statistics have. An unlinked copy is an
         input of its own: what comes through it counts for the input it was made from only where
         outputs use that one nowhere else.
     Raises:
-        ValueError: An input has need_grad=False, or the numbers of arguments differ.
+        ValueError: The numbers of arguments differ.
     Example:
         >>> x = nn.Variable((2,), need_grad=True)
         >>> x.d = [1, 2]
@@ -63,7 +65,10 @@ def grad(
         raise ValueError(f"grad: grad_outputs has {len(gos)} entries, wanted {len(outs)}")
     for i, x in enumerate(ins):
         if not x.need_grad:
-            raise ValueError(f"grad: inputs[{i}], {x.edge.label} {x.spec}, has need_grad=False")
+            warn_once(
+                f"grad: inputs[{i}], {x.edge.label} {x.spec}, has need_grad=False: "
+                "its gradient is zeros"
+            )
     if not isinstance(persistent_outputs, (list, tuple)):
         raise TypeError(
             f"grad: persistent_outputs is {shown(persistent_outputs)}, wanted a list of bools"

@@ -10,6 +10,7 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
+from nnl.core.once import WARNED
 from nnl.ext_utils import import_extension_module
 from nnl.solver import Solver
 
@@ -106,6 +107,23 @@ def test_grad_takes_the_values_of_a_dictionary() -> None:
     assert g.d.tolist() == [4]
 
 
+def test_grad_takes_running_statistics_as_constants(caplog: pytest.LogCaptureFixture) -> None:
+    WARNED.clear()
+    x = nn.Variable.from_numpy_array(np.eye(3))
+    for batch_stat in (True, False):
+        y = F.sum(PF.batch_normalization(x, batch_stat=batch_stat) ** 2)
+        params = nn.get_parameters(grad_only=False)
+        grads = dict(zip(params, nn.grad([y], params.values()), strict=True))
+        F.sink(*grads.values()).forward()
+        assert [grads[k].shape for k in params] == [params[k].shape for k in params]
+        assert np.abs(grads["bn/gamma"].d).min() > 0
+        assert not grads["bn/mean"].d.any() and not grads["bn/var"].d.any()
+    texts = [r.getMessage() for r in caplog.records]
+    name = "Variable 'mean' float32[1, 3]"
+    assert f"grad: inputs[2], {name}, has need_grad=False: its gradient is zeros" in texts
+    assert len(texts) == 2
+
+
 def test_grad_names_what_is_no_variable() -> None:
     with pytest.raises(TypeError, match=r"grad: inputs\[0\] is float, wanted nnl\.Variable"):
         nn.grad(nn.Variable((), need_grad=True) * 2, 1.0)
@@ -191,3 +209,11 @@ def test_extensions_can_be_imported_as_modules() -> None:
 
 def test_default_context_has_the_number_of_a_device() -> None:
     assert int(nn.get_current_context().device_id) == 0
+
+
+def test_the_dtype_of_an_array_is_numpy_s() -> None:
+    x = nn.Variable((2,))
+    x.d = np.ones(2, np.float16)
+    assert x.data.dtype == "float16" and x.data.dtype.itemsize == 2
+    x.data.cast(np.float32)
+    assert x.data.dtype == "float32" == x.data.dtype.name and x.grad.dtype == np.float32
