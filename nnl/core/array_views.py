@@ -40,7 +40,7 @@ class ArrayViews:
 
     @property
     def dtype(self: Any) -> Any:
-        return self.spec.dtype.type
+        return self.spec.dtype
 
     @property
     def clear_called(self: Any) -> bool:

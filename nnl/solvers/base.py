@@ -386,11 +386,11 @@ class Solver:
         }
 
     def set_states(self, states: Mapping[str, SolverState]) -> None:
-        """Copy the states of some or all parameters from those of another solver or a file.
+        """Share (`v.data = nd`; another dtype is copied) the states of some or all parameters.
 
         Raises:
-            ValueError: A parameter is not registered, its state names or shapes differ from this
-                solver's, or t is negative. Nothing is changed then.
+            ValueError: A parameter is not registered, its state names or shapes differ, or t is
+                negative. Nothing is changed then.
         """
         where = f"{self.name}.set_states"
         for key, state in states.items():
@@ -415,8 +415,9 @@ class Solver:
         for key, state in states.items():
             entry = self._entries[key]
             for name, v in state.pstate.items():
-                if v.data is not entry.pstate[name].data:
-                    entry.pstate[name].data.copy_from(v.data)
+                own = entry.pstate[name]
+                same = v.data.dtype == own.data.dtype
+                own.data = v.data if same else own.data.copy_from(v.data)
             entry.t.data.data[()] = state.t
 
     def save_states(self, path: str) -> None:

@@ -161,7 +161,7 @@ def test_a_cast_is_one_of_all_that_share_the_memory(who):
     y = F.mul_scalar(v, 1)
     y.forward()
     arrays[who].cast(np.int32)
-    assert {a.dtype for a in arrays.values()} == {np.int32}
+    assert {a.dtype for a in arrays.values()} == {np.dtype(np.int32)}
     d.fill(8)
     assert b.data.tolist() == [5, 5, 8, 5] and c.data.tolist() == v.d.tolist() == [5, 8, 5]
     v.data.data[0] = 2

@@ -66,14 +66,48 @@ def test_get_states_gives_live_arrays_and_t_of_now() -> None:
     assert before.pstate["mean"].d == solver.get_states()["b"].pstate["mean"].d != 0
 
 
-def test_set_states_copies() -> None:
+def test_set_states_shares_arrays() -> None:
     one, weights = start("Adam", {})
     steps(one, weights, 0, 2)
-    two, _ = start("Adam", {})
+    two, others = start("Adam", {})
+    steps(two, others, 0, 1)
     two.set_states({"b": one.get_states()["b"]})
     one.get_states()["b"].pstate["mean"].d = 77
     states = two.get_states()
-    assert states["b"].t == 2 and states["b"].pstate["mean"].d != 77 and states["conv/W"].t == 0
+    assert states["b"].t == 2 and states["b"].pstate["mean"].d == 77 and states["conv/W"].t == 1
+    steps(two, others, 2, 3)
+    assert one.get_states()["b"].pstate["mean"].d == states["b"].pstate["mean"].d != 77
+
+
+def test_states_may_be_parts_of_one_array() -> None:
+    """A solver of one long parameter, whose arrays have those of the single ones as parts."""
+    single, weights = start("Adam", {})
+    wanted, others = start("Adam", {})
+    grads = np.random.default_rng(1).normal(size=(3, 7)).astype(np.float32)
+    for solver, mine, n in ((single, weights, 2), (wanted, others, 3)):
+        for g in grads[:n]:
+            mine["conv/W"].g, mine["b"].g = g[:6].reshape(2, 3), g[6]
+            solver.update()
+    del weights["empty"]
+    old, at = single.get_states(), 0
+    long = nn.Variable((7,), need_grad=True)
+    state = {name: nn.Variable(long.shape) for name in single.states}
+    for key, v in weights.items():
+        for mine, whole in [(v, long), *((old[key].pstate[n], state[n]) for n in state)]:
+            part = whole.data.narrow(0, at, v.size).view(v.shape)
+            part.copy_from(mine.data)
+            mine.data = part
+        v.grad = long.grad.narrow(0, at, v.size).view(v.shape)
+        at += v.size
+    packed = S.Adam()
+    packed.set_parameters({"all": long})
+    packed.set_states({"all": S.SolverState(state, 2)})
+    weights["conv/W"].g, weights["b"].g = grads[2, :6].reshape(2, 3), grads[2, 6]
+    packed.update()
+    for key, v in weights.items():
+        np.testing.assert_array_equal(v.d, others[key].d)
+        for name, want in wanted.get_states()[key].pstate.items():
+            np.testing.assert_array_equal(old[key].pstate[name].d, want.d)
 
 
 def test_states_that_do_not_fit_are_named_and_change_nothing() -> None:
