@@ -2,11 +2,14 @@
 """Language models with random weights of published sizes: tokens a second, and of which bytes.
 
     python benchmarks/language.py [--model smollm-135m qwen-0.5b] [--threads 1] [--json FILE]
+    python benchmarks/language.py --train [--rows 2] [--length 512]
 
 decode   one text, one token after the other; beside it what the weights' bytes and the measured
          speed of reading memory allow
 prefill  512 tokens at once
 clients  tokens of 16 texts side by side by tokens of one
+train    steps of AdamW in float32 and bfloat16, float32 parameters: tokens a second of the
+         processor's time and thread, and the share of the fastest product that was measured
 peers    transformers (PyTorch) where it is installed, ctranslate2 where it is
 
 All measurements are in one process, in turns; each is the median of several.
@@ -35,6 +38,8 @@ MODELS = {
         "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,
         "vocab_size": 151936, "max_position_embeddings": 2048, "tie_word_embeddings": True,
     },
+    "gpt2": {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024,
+             "vocab_size": 50257},
 }  # fmt: skip
 TOKENS, PREFILL, CLIENTS = 24, 512, 16
 
@@ -61,10 +66,17 @@ def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("--model", nargs="+", choices=MODELS, default=["smollm-135m"])
     p.add_argument("--threads", type=int, default=1)
+    p.add_argument("--train", action="store_true")
+    p.add_argument("--rows", type=int, default=2)
+    p.add_argument("--length", type=int, default=512)
     p.add_argument("--json", type=Path)
     args = p.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(args.threads)
-    rows = [row for name in args.model for row in measure(name, args.threads)]
+    if args.train:
+        size = args.rows, args.length
+        rows = [row for name in args.model for row in training(name, args.threads, *size)]
+    else:
+        rows = [row for name in args.model for row in measure(name, args.threads)]
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")
 
@@ -139,6 +151,105 @@ def measure(name: str, threads: int) -> list[dict[str, Any]]:
             if found:
                 report("transformers", kind, **found)
     return rows
+
+
+def training(name: str, threads: int, rows: int, length: int) -> list[dict[str, Any]]:
+    """The rows of training a model, float32 and bfloat16, ours and transformers' in turns."""
+    import numpy as np
+    import torch
+    import transformers
+
+    import nnl as nn
+    import nnl.functions as F
+    import nnl.solvers as S
+    from nnl import models
+    from nnl.ext_utils import get_extension_context
+
+    torch.set_num_threads(threads)
+    sizes = {k: v for k, v in MODELS[name].items() if k != "model_type"}
+    config = transformers.AutoConfig.for_model(
+        MODELS[name]["model_type"], **sizes, embd_pdrop=0, attn_pdrop=0, resid_pdrop=0
+    )
+    tokens = np.random.default_rng(0).integers(3, 30000, (rows, length + 1))
+    found = []
+
+    def ours(kind: str) -> tuple[Any, Any, int]:
+        nn.clear_parameters()
+        context = get_extension_context("cpu", type_config=kind)
+        with nn.context_scope(context):
+            model = models.from_config(MODELS[name])
+            solver = S.AdamW(1e-4)
+            solver.set_parameters(model.parameters())
+            a, b = (nn.Variable.from_numpy_array(tokens[:, i : length + i]) for i in (0, 1))
+
+            @nn.compile
+            def step(a: Any, b: Any) -> Any:
+                loss = model.loss(a, b)
+                solver.zero_grad()
+                loss.backward()
+                solver.update()
+                return loss
+
+            product = nn.Variable((1, 2048, 2048))
+            product.d = 1
+            square = F.batch_matmul(product, product)
+        count = sum(v.size for v in model.parameters().values() if v.ndim == 2)
+
+        def run() -> float:
+            with nn.context_scope(context):
+                return float(step(a, b).d)
+
+        return run, square.forward, count
+
+    def theirs(kind: str) -> tuple[Any, Any]:
+        torch.manual_seed(0)
+        model = transformers.AutoModelForCausalLM.from_config(config)
+        solver = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
+        ids = torch.tensor(tokens)
+        dtype = getattr(torch, kind)
+        square = torch.ones((2048, 2048), dtype=dtype)
+
+        def run() -> float:
+            with torch.autocast("cpu", dtype, enabled=kind != "float32"):
+                scores = model(ids[:, :-1]).logits
+                loss = torch.nn.functional.cross_entropy(
+                    scores.flatten(0, 1).float(), ids[:, 1:].flatten()
+                )
+            solver.zero_grad()
+            loss.backward()
+            solver.step()
+            return float(loss)
+
+        return run, lambda: square @ square
+
+    for kind, context in (("float32", "float"), ("bfloat16", "bfloat16")):
+        ours_run, ours_square, count = ours(context)
+        theirs_run, theirs_square = theirs(kind)
+        runs = (ours_run, theirs_run, ours_square, theirs_square)
+        for f in runs * 2:
+            f()
+        spent: list[list[float]] = [[], [], [], []]
+        for _ in range(5):
+            for f, times in zip(runs, spent, strict=True):
+                start = time.process_time()
+                f()
+                times.append(time.process_time() - start)
+        peak = 2 * 2048**3 / min(spent[2] + spent[3])
+        for engine, times in zip(("nnl", "transformers"), spent, strict=False):
+            speed = rows * length / statistics.median(times)
+            # two operations a weight forward, four backward; attention beside it
+            width, layers = sizes.get("n_embd", sizes.get("hidden_size")), config.num_hidden_layers
+            each = 6 * count + 6 * layers * width * length
+            found.append({
+                "model": name, "engine": engine, "train": kind, "threads": threads,
+                "tokens": speed, "of_peak": each * speed / peak, "peak_GF": peak / 1e9,
+            })  # fmt: skip
+            print(
+                f"{name:12} {engine:12} train {kind:9} {speed:.0f} tokens/s, "
+                f"{each * speed / peak:.2f} of {peak / 1e9:.0f} GF/s",
+                flush=True,
+            )
+    return found
 
 
 def of_transformers(folder: str, prompt: Any, threads: int, kind: str) -> dict[str, float]:
