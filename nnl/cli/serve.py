@@ -31,6 +31,7 @@ def add_commands(commands: Any) -> None:
         "model", metavar="MODEL",
         help="a folder of Hugging Face's libraries, a .gguf, or a .nnlp of Pretrained.save_program",
     )  # fmt: skip
+    p.add_argument("--adapter", metavar="FOLDER", help="a folder of peft, for the model")
     p.add_argument("--host", default="127.0.0.1", help="where to listen (default: %(default)s)")
     p.add_argument("--port", type=int, default=8000, metavar="N", help="(default: %(default)s)")
     p.add_argument("--name", help="what clients call the model (default: that of the file)")
@@ -62,7 +63,7 @@ def serve(args: argparse.Namespace) -> int:
     from nnl.serving.openai import Limits, Server, application
     from nnl.serving.scheduler import Scheduler
 
-    model, rows, ends = opened(args.model, args.batch, args.capacity)
+    model, rows, ends = opened(args.model, args.batch, args.capacity, args.adapter)
     metrics = Metrics()
     scheduler = rows and Scheduler(rows, ends, args.waiting, metrics.count)
     path = Path(args.model).resolve()
@@ -75,7 +76,9 @@ def serve(args: argparse.Namespace) -> int:
     return 0
 
 
-def opened(path: str, batch: int | None, capacity: int | None) -> tuple[Any, Any, Sequence[int]]:
+def opened(
+    path: str, batch: int | None, capacity: int | None, adapter: str | None = None
+) -> tuple[Any, Any, Sequence[int]]:
     """(a model, what its scheduler writes with, or None for one that does not write, its ends)."""
     kind = Path(path).suffix.lower()
     if kind == ".nnlp":
@@ -84,12 +87,16 @@ def opened(path: str, batch: int | None, capacity: int | None) -> tuple[Any, Any
         for name, given in (("batch", batch), ("capacity", capacity)):
             if given is not None:
                 raise UsageError(f"--{name} is what save_program was told: a .nnlp has its own")
+        if adapter is not None:
+            raise UsageError("--adapter is for a folder or a .gguf: a .nnlp is saved with adapters")
         rows = ProgramRows(path)
         return rows, rows, rows.text.ends
     from nnl.models import from_gguf, from_huggingface
     from nnl.models.generation.cached import Cached
 
     model = from_gguf(path) if kind == ".gguf" else from_huggingface(path)
+    if adapter is not None:
+        model.load_adapter(adapter)
     if model.family.kind != "text":
         return model, None, ()
     most = min(capacity or 4096, model.config.longest)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from nnl import functions as F
-from nnl.core.parameter import get_parameter_or_create
 from nnl.core.variable import Variable
+from nnl.models.adapters import parameter
 from nnl.models.stack import (
     ACTIVATIONS,
     Stack,
@@ -122,7 +122,7 @@ def _masked(h: Any, c: Encoder) -> Any:
     bend = ACTIVATIONS[c.stack.activation]
     h = norm(bend(linear(h, c.stack.width, "masked/dense")), c.stack, "masked/norm")
     rows = table(c.vocabulary, c.stack.width, "tokens")
-    bias = get_parameter_or_create("masked/b", (c.vocabulary,), ConstantInitializer(0))
+    bias = parameter("masked/b", (c.vocabulary,), ConstantInitializer(0))
     return scores_by(h, rows) + F.reshape(bias, (1, 1, c.vocabulary))
 
 

@@ -22,17 +22,32 @@ TABLES = ("tokens", "positions", "types", "distances")  # of which embeddings ta
 MOST_ROWS = 4096  # inputs of a layer that a calibration looks at
 
 
+def present() -> bool:
+    """Whether the weights of the current scope are quantized."""
+    return get_parameter(PARTS[0]) is not None
+
+
 def product(x: Any, name: str) -> Any:
     """The product of x (m, n) with the quantized weights `name`; None where there are none."""
-    codes = get_parameter(f"{name}/codes")
+    codes, scale, offset = (get_parameter(f"{name}/{part}") for part in PARTS)
     if codes is None:
         return None
-    scale, offset = get_parameter(f"{name}/scale"), get_parameter(f"{name}/offset")
-    columns = x.shape[-1]
-    return F.quantized_matmul(
-        x, codes, scale, offset, bits=codes.shape[1] * 8 // columns,
-        group_size=columns // scale.shape[1],
-    )  # fmt: skip
+    bits, group_size = sizes_of(codes, scale, x.shape[-1])
+    return F.quantized_matmul(x, codes, scale, offset, bits=bits, group_size=group_size)
+
+
+def sizes_of(codes: Any, scale: Any, columns: int) -> tuple[int, int]:
+    """(bits, group_size) of weights in `columns` columns."""
+    return codes.shape[1] * 8 // columns, columns // scale.shape[1]
+
+
+def groups_of(name: str, columns: int) -> Groups | None:
+    """The quantized weights `name` of the current scope; None where there are none."""
+    found = [get_parameter(f"{name}/{part}") for part in PARTS]
+    codes, scale, offset = (None if v is None else v.data.read("host") for v in found)
+    if codes is None:
+        return None
+    return Groups(codes, scale, offset, *sizes_of(codes, scale, columns))
 
 
 def put(name: str, groups: Groups) -> None:

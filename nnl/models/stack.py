@@ -18,9 +18,10 @@ import numpy as np
 
 from nnl import functions as F
 from nnl.core.modes import recompute
-from nnl.core.parameter import get_parameter_or_create, parameter_scope
+from nnl.core.parameter import parameter_scope
 from nnl.core.variable import Variable
-from nnl.models import quantization
+from nnl.models import adapters, quantization
+from nnl.models.adapters import parameter
 from nnl.parametric_functions.initializer import ConstantInitializer, NormalInitializer
 
 HIDDEN = -1e9  # added to the score of a position that is not attended to
@@ -239,16 +240,22 @@ def as_layer(f: Callable[..., Any]) -> Callable[..., Any]:
     return inside
 
 
+def product(rows: Any, width: int) -> Any:
+    """$x W^T$ for x (m, n) and the weights of the current scope, with what adapters add."""
+    y = quantization.product(rows, "")
+    if y is None:
+        y = F.batch_matmul(rows, table(width, rows.shape[-1], ""), transpose_b=True)
+    return adapters.added(y, rows)
+
+
 @as_layer
 def linear(x: Any, width: int, name: str, bias: bool = True) -> Any:
     """$x W^T + b$ over the last axis; W is (width, n), or what `quantization` has made of it."""
     n = x.shape[-1]
     rows = F.reshape(x, (x.size // n, n))
-    y = quantization.product(rows, "")
-    if y is None:
-        y = F.batch_matmul(rows, table(width, n, ""), transpose_b=True)
+    y = product(rows, width)
     if bias:
-        b = get_parameter_or_create("b", (width,), ConstantInitializer(0))
+        b = parameter("b", (width,), ConstantInitializer(0))
         y = y + F.reshape(b, (1, width))
     return F.reshape(y, (*x.shape[:-1], width))
 
@@ -257,13 +264,13 @@ def linear(x: Any, width: int, name: str, bias: bool = True) -> Any:
 def losses(x: Any, width: int, labels: Any, cap: float, name: str) -> Any:
     """Cross entropy of the scores that `linear` makes of x, (B, T, n), for each label, (B, T).
 
-    The scores are never held whole, unless their weights are of few bits.
+    The scores are never held whole, unless their weights are of few bits or have adapters.
     """
     n = x.shape[-1]
     rows = F.reshape(x, (x.size // n, n))
-    y = quantization.product(rows, "")
-    if y is None:
+    if not (quantization.present() or adapters.present()):
         return F.linear_cross_entropy(x, table(width, n, ""), labels, soft_cap=cap)
+    y = product(rows, width)
     if cap:
         y = F.tanh(y * (1 / cap)) * cap
     each = F.softmax_cross_entropy(y, F.reshape(labels, (x.size // n, 1)))
@@ -272,7 +279,7 @@ def losses(x: Any, width: int, labels: Any, cap: float, name: str) -> Any:
 
 def table(rows: int, width: int, name: str) -> Any:
     """A matrix of parameters, of which `embedding` takes rows."""
-    return get_parameter_or_create(f"{name}/W", (rows, width), NormalInitializer(SIGMA))
+    return parameter(f"{name}/W", (rows, width), NormalInitializer(SIGMA))
 
 
 @as_layer
@@ -286,13 +293,13 @@ def norm(x: Any, c: Stack, name: str) -> Any:
     """Normalisation over the last axis of x, with the parameters that `c` says."""
     if c.norm == "rms":
         first = ConstantInitializer(1.0 - c.offset)
-        gamma = get_parameter_or_create("gamma", x.shape[-1:], first)
+        gamma = parameter("gamma", x.shape[-1:], first)
         return F.rms_normalization(x, gamma, eps=c.eps, gamma_offset=c.offset)
     gamma = beta = None
     if c.norm == "layer":
         shape = (*(1 for _ in x.shape[1:]), x.shape[-1])
-        gamma = get_parameter_or_create("gamma", shape, ConstantInitializer(1))
-        beta = get_parameter_or_create("beta", shape, ConstantInitializer(0))
+        gamma = parameter("gamma", shape, ConstantInitializer(1))
+        beta = parameter("beta", shape, ConstantInitializer(0))
     return F.layer_normalization(x, beta, gamma, batch_axis=range(x.ndim - 1), eps=c.eps)
 
 
@@ -421,8 +428,7 @@ def mixture(x: Any, c: Stack, experts: Experts, name: str) -> Any:
     n, f = experts.count, experts.between
     shapes = {"gate": (n, f, c.width), "up": (n, f, c.width), "down": (n, c.width, f)}
     w = {
-        k: get_parameter_or_create(f"experts/{k}", shape, NormalInitializer(SIGMA))
-        for k, shape in shapes.items()
+        k: parameter(f"experts/{k}", shape, NormalInitializer(SIGMA)) for k, shape in shapes.items()
     }
     y = F.mixture_of_experts(
         x, linear(x, n, "router", False), **w, top_k=experts.chosen,

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from nnl import functions as F
-from nnl.core.parameter import get_parameter_or_create, parameter_scope
+from nnl.core.parameter import parameter_scope
 from nnl.core.variable import Variable
+from nnl.models.adapters import parameter
 from nnl.models.stack import (
     SIGMA,
     Stack,
@@ -128,17 +129,17 @@ def _layers(images: Any, c: Vision) -> Any:
     if images.shape[1:] != shape:
         raise ValueError(f"vision: images has the shape {images.shape}, wanted (B, {shape})")
     drawn = NormalInitializer(SIGMA)
-    w = get_parameter_or_create("patches/W", (width, c.channels, c.patch, c.patch), drawn)
-    b = get_parameter_or_create("patches/b", (width,), ConstantInitializer(0)) if c.bias else None
+    w = parameter("patches/W", (width, c.channels, c.patch, c.patch), drawn)
+    b = parameter("patches/b", (width,), ConstantInitializer(0)) if c.bias else None
     h = F.convolution(images, w, b, stride=(c.patch, c.patch))
     batch = images.shape[0]
     h = F.transpose(F.reshape(h, (batch, width, -1)), (0, 2, 1))
     if c.first:
-        first = get_parameter_or_create("first", (width,) if c.flat else (1, 1, width), drawn)
+        first = parameter("first", (width,) if c.flat else (1, 1, width), drawn)
         first = F.broadcast(F.reshape(first, (1, 1, width)), (batch, 1, width))
         h = F.concatenate(first, h, axis=1)
     shape = (c.positions, width) if c.flat else (1, c.positions, width)
-    h = h + F.reshape(get_parameter_or_create("positions/W", shape, drawn), (1, *shape[-2:]))
+    h = h + F.reshape(parameter("positions/W", shape, drawn), (1, *shape[-2:]))
     h = norm(h, c.stack, "before") if c.normed else h
     return stack(dropped(h, c.stack.dropout), c.stack, Where())
 
@@ -152,7 +153,7 @@ def _position(h: Any, i: int) -> Any:
 def _attended(h: Any, c: Stack) -> Any:
     """What a learned query sees of a sequence: (B, width)."""
     batch, n = h.shape[0], c.width
-    probe = get_parameter_or_create("probe", (1, 1, n), NormalInitializer(SIGMA))
+    probe = parameter("probe", (1, 1, n), NormalInitializer(SIGMA))
     q = F.slice(linear(probe, 3 * n, "pool/qkv"), (0, 0, 0), (1, 1, n))
     kv = linear(h, 3 * n, "pool/qkv")
     k, v = (F.slice(kv, (0, 0, a), (batch, h.shape[1], a + n)) for a in (n, 2 * n))
@@ -204,10 +205,10 @@ def pair_scores(config: Pair, images: Any, tokens: Any) -> Any:
     """
     x, y = pair_vectors(config, images, tokens)
     shape = (1,) if config.shifted else ()
-    scale = F.exp(get_parameter_or_create("scale", shape, ConstantInitializer(np.log(10))))
+    scale = F.exp(parameter("scale", shape, ConstantInitializer(np.log(10))))
     scores = F.batch_matmul(x, y, transpose_b=True) * F.reshape(scale, (1, 1))
     if config.shifted:
-        shift = get_parameter_or_create("shift", shape, ConstantInitializer(-10))
+        shift = parameter("shift", shape, ConstantInitializer(-10))
         scores = scores + F.reshape(shift, (1, 1))
     return scores
 

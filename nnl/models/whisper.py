@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nnl import functions as F
-from nnl.core.parameter import get_parameter_or_create, parameter_scope
+from nnl.core.parameter import parameter_scope
+from nnl.models.adapters import parameter
 from nnl.models.decoder import Decoder, decoder
 from nnl.models.stack import (
     SIGMA,
@@ -110,6 +111,6 @@ def hear(sound: Any, c: Whisper) -> list[Cache]:
 
 def _convolution(x: Any, maps: int, stride: int, name: str) -> Any:
     """Over three positions of x (B, n, T)."""
-    w = get_parameter_or_create(f"{name}/W", (maps, x.shape[1], 3), NormalInitializer(SIGMA))
-    b = get_parameter_or_create(f"{name}/b", (maps,), ConstantInitializer(0))
+    w = parameter(f"{name}/W", (maps, x.shape[1], 3), NormalInitializer(SIGMA))
+    b = parameter(f"{name}/b", (maps,), ConstantInitializer(0))
     return F.convolution(x, w, b, pad=(1,), stride=(stride,))

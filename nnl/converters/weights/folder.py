@@ -38,7 +38,7 @@ def read_folder(folder: str | os.PathLike[str], where: str) -> dict[str, Array]:
     root = Path(folder)
     for name in NAMES:
         if (root / name).exists():
-            return _read(root / name, where)
+            return read_file(root / name, where)
         if (root / (name + INDEX)).exists():
             return _shards(root, root / (name + INDEX), where)
     raise ValueError(
@@ -91,7 +91,8 @@ def write_folder(
         Path(temporary).write_text(text, encoding="utf-8")
 
 
-def _read(path: Path, where: str) -> dict[str, Array]:
+def read_file(path: Path, where: str) -> dict[str, Array]:
+    """All arrays of one file; see `read_folder`."""
     at = f"{where}: {path}"
     with open(path, "rb", buffering=0) as f:
         if path.suffix == ".bin":
@@ -110,7 +111,7 @@ def _shards(root: Path, index: Path, where: str) -> dict[str, Array]:
     for file in dict.fromkeys(names.values()):
         if os.path.basename(file) != file or not (root / file).is_file():
             raise ValueError(f"{where}: {index} names the file {file!r:.80}, which is not there")
-        for name, a in _read(root / file, where).items():
+        for name, a in read_file(root / file, where).items():
             if names.get(name) != file:
                 raise ValueError(f"{where}: {index} says nothing of {name!r}, which {file} has")
             found[name] = a

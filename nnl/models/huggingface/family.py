@@ -230,17 +230,18 @@ class Family:
                 found[name] = self._turned(path, value)
         return found
 
-    def _across(self, path: str) -> bool:
+    def lies_across(self, path: str) -> bool:
+        """Whether a parameter lies the other way round there."""
         return path.endswith("/W") and re.search(self.across, path) is not None
 
     def _turned(self, path: str, value: Array) -> Array:
-        return np.ascontiguousarray(value.T) if self._across(path) else value
+        return np.ascontiguousarray(value.T) if self.lies_across(path) else value
 
     def _there_shape(self, path: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape there of a parameter that has this one here."""
         if _is_of_norm(path):
             return shape[-1:]
-        return shape[::-1] if self._across(path) else shape
+        return shape[::-1] if self.lies_across(path) else shape
 
 
 def _renamed(name: str) -> str:

@@ -25,13 +25,14 @@ class Learns:
     config: Any
     _encode: Callable[[str], list[int]]
 
-    def loss(self, tokens: Any, labels: Any, positions: Any = None) -> Any:
+    def loss(self, tokens: Any, labels: Any, positions: Any = None, train: bool = False) -> Any:
         """The mean cross entropy of the labels that count, a scalar.
 
         Args:
             tokens, labels, positions: (B, T), as `nnl.data.texts` gives them; see `decoder`.
+            train: With the dropout that its adapters have.
         """
-        each = self(tokens, labels=labels, positions=positions)  # type: ignore[operator]
+        each = self(tokens, labels=labels, positions=positions, train=train)  # type: ignore[operator]
         return F.sum(each) / F.maximum_scalar(F.sum(F.not_equal_scalar(labels, IGNORED)), 1)
 
     def lesson(self, sample: Mapping[str, Any]) -> tuple[list[int], list[bool]]:

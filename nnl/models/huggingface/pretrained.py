@@ -24,13 +24,13 @@ from nnl.core.parameter import (
     all_or_nothing,
     get_current_parameter_scope,
     get_parameter,
-    get_parameter_or_create,
     parameter_scope,
     without_values,
 )
 from nnl.core.spec import Spec
 from nnl.core.variable import Variable
-from nnl.models import quantization
+from nnl.models import adapters, quantization
+from nnl.models.adapters import parameter, setting
 from nnl.models.generation.cached import CHUNK, Cached
 from nnl.models.generation.generate import (
     Answerer,
@@ -41,6 +41,7 @@ from nnl.models.generation.generate import (
 )
 from nnl.models.generation.speaking import Speaks
 from nnl.models.huggingface import answers, decoders, encoders, pictures
+from nnl.models.huggingface.adapted import Adapts
 from nnl.models.huggingface.family import Array, Config, Family
 from nnl.models.huggingface.learning import Learns
 from nnl.models.huggingface.packed import unpacked
@@ -57,7 +58,7 @@ BESIDE = (  # files of a folder that belong to text, which are copied as they ar
 )  # fmt: skip
 
 
-class Pretrained(Speaks, Learns, Embeds):
+class Pretrained(Speaks, Learns, Embeds, Adapts):
     """A network of one of the families that are known, and its parameters.
 
     `from_huggingface` and `from_config` make it. Its parameters are in the scope that was the
@@ -82,18 +83,31 @@ class Pretrained(Speaks, Learns, Embeds):
         self.family = _family(self.source, where)
         self.config = self.family.read(Config(self.source, f"{where}/config.json"))
 
-    def __call__(self, *args: Any, **kw: Any) -> Any:
-        """The network as a graph; for its arguments see the function of its family."""
-        return self._inside(self.family.call)(*args, **kw)
+    def __call__(self, *args: Any, train: bool = False, **kw: Any) -> Any:
+        """The network as a graph; for its other arguments see the function of its family.
 
-    def parameters(self) -> dict[str, Variable]:
-        """Its parameters by name, those that were made of them."""
+        Args:
+            train: With the dropout that its adapters have.
+        """
+        p = float((self.adapter or {}).get("lora_dropout", 0.0)) if train else 0.0
+        with setting(adapters.DROPOUT, p):
+            return self._inside(self.family.call)(*args, **kw)
+
+    def parameters(self, grad_only: bool = False) -> dict[str, Variable]:
+        """Its parameters by name, those that were made of them.
+
+        Args:
+            grad_only: Only those that are trained: none that is quantized, nor frozen.
+        """
         paths = list(self.family.shapes(self.config))
         stems = [path.removesuffix("/W") for path in paths if path.endswith("/W")]
-        paths += [f"{stem}/{part}" for stem in stems for part in quantization.PARTS]
+        parts = (*quantization.PARTS, *adapters.PARTS)
+        paths += [f"{stem}/{part}" for stem in stems for part in parts]
         with self.scoped():
             found = {path: get_parameter(path) for path in paths}
-        return {path: v for path, v in found.items() if v is not None}
+        return {
+            path: v for path, v in found.items() if v is not None and (v.need_grad or not grad_only)
+        }
 
     @cached_property
     def writer(self) -> Writer:
@@ -210,9 +224,14 @@ class Pretrained(Speaks, Learns, Embeds):
         texts = as_prompts(calibration, self._encode)[0] if len(calibration) else []
         steps = quantization.quantized(self, bits, group_size, symmetric, texts, skip)
         found = dict(tqdm(steps, "quantizing", unit="layer", disable=None))
-        for made in ("writer", "_embed"):  # programs of what was there before
-            self.__dict__.pop(made, None)
+        self.changed()
         return found
+
+    def changed(self) -> None:
+        """Forget programs of parameters that were there before."""
+        for made in ("writer", "_embed"):
+            self.__dict__.pop(made, None)
+        EPOCH.advance()
 
     def load(
         self, arrays: Mapping[str, Array], groups: Mapping[str, Groups] = MappingProxyType({})
@@ -243,22 +262,29 @@ class Pretrained(Speaks, Learns, Embeds):
 
         def parameters() -> list[Variable]:
             with self.scoped(), without_values():
-                return [get_parameter_or_create(path, v.shape) for path, v in values.items()]
+                return [parameter(path, v.shape) for path, v in values.items()]
 
         for v, value in zip(all_or_nothing(parameters, (), {}), values.values(), strict=True):
             v.data.become(NdArray.holding(Spec.of(value.shape, value.dtype), "host", value))
         with self.scoped():
             for path, found in placed.items():
                 quantization.put(path.removesuffix("/W"), found)
-        EPOCH.advance()
         self.config = config
+        self.changed()
 
     def to_huggingface(self, folder: str | os.PathLike[str], most_bytes: int = 5 * 10**9) -> None:
         """Write a folder that transformers loads: config.json, safetensors, and what text needs.
 
         Args:
             most_bytes: Of a file of weights; more than that becomes several, with an index.
+        Raises:
+            ValueError: Layers are quantized, or have adapters.
         """
+        if self.adapter is not None:
+            raise ValueError(
+                "to_huggingface: the network has adapters: save_adapter writes them, merge folds "
+                "them into the weights"
+            )
         root = Path(folder)
         values = {path: v.data.read("host") for path, v in self.parameters().items()}
         few = [path for path in values if path.endswith("/codes")]
