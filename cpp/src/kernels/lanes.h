@@ -70,7 +70,7 @@ struct Any {
   void* p;
   DType type;
   Any operator+(int64_t n) const {
-    return {static_cast<char*>(p) + n * static_cast<int64_t>(bytes_of(type)), type};
+    return {static_cast<char*>(p) + n * (type == DType::f32 ? 4 : 2), type};
   }
 };
 NNL_INLINE Lanes load(Any a) {
@@ -88,9 +88,20 @@ NNL_INLINE void store(Any a, Lanes v) {
 template <class T>
 NNL_INLINE Lanes load_part(T* p, int64_t n, float rest = 0.0f) {
 #ifdef __AVX512F__
+  const auto kept = static_cast<__mmask16>((1u << n) - 1u);
   if constexpr (sizeof(T) == 4)
-    return reinterpret_cast<Lanes>(
-        _mm512_mask_loadu_ps(_mm512_set1_ps(rest), static_cast<__mmask16>((1u << n) - 1u), p));
+    return reinterpret_cast<Lanes>(_mm512_mask_loadu_ps(_mm512_set1_ps(rest), kept, p));
+#endif
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+  if constexpr (sizeof(T) == 2) {
+    std::remove_const_t<T> half[kLanes];
+    const __m256i bits = _mm256_maskz_loadu_epi16(kept, p);
+    __builtin_memcpy(half, &bits, sizeof(half));
+    const Lanes v = load(half);
+    return rest == 0.0f ? v
+                        : reinterpret_cast<Lanes>(_mm512_mask_mov_ps(_mm512_set1_ps(rest), kept,
+                                                                     reinterpret_cast<__m512>(v)));
+  }
 #endif
   Lanes v = all(rest);
   for (int64_t i = 0; i < n; ++i) v[i] = to_float(p[i]);
