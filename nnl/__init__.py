@@ -5,6 +5,7 @@ import importlib
 
 __version__ = "0.1.0"
 
+from nnl.nnabla import paths as _paths  # isort: skip  (finds modules that are imported below)
 from nnl import context, ext_utils  # noqa: F401
 from nnl.core import callback, parameter, random  # noqa: F401
 from nnl.core.array import NdArray
@@ -63,7 +64,6 @@ from nnl.graph import (  # noqa: E402
     while_loop,
 )
 from nnl.logger import logger  # noqa: E402
-from nnl.nnabla import paths as _paths  # noqa: E402
 
 _paths.keep_functions()
 

@@ -42,8 +42,6 @@ ROWS = {
 TOP_ROW = 7
 # What points up all the same: a Variable runs the graph that it ends.
 UPWARD = ("nnl/core/variable.py", "nnl.graph.executor.GraphExecutor")
-# NNabla's import paths: these and the modules directly under nnl/ re-export and hold no code.
-RE_EXPORTS = ("utils", "experimental")
 
 # What serves every backend, and what of nnl.ext it may import.
 FOR_ALL = {"core": (), "graph": ("library",), "ext/device": ("library", "device", "numpy")}
@@ -111,7 +109,7 @@ def layer_violations(root: Path) -> list[str]:
         where = path.relative_to(root).as_posix()
         own = "examples" if parts[0] == "examples" else parts[1] if len(parts) > 1 else ""
         in_package = own == "examples" or (root / "nnl" / own).is_dir()
-        if not own or not in_package or own in RE_EXPORTS:
+        if not own or not in_package:
             continue
         if own not in ROWS:
             found.append(f"{where}: package {own} has no row in ROWS")
@@ -121,7 +119,7 @@ def layer_violations(root: Path) -> list[str]:
             other = package_of(dotted, root)
             if other is None or other == own:
                 continue
-            # nnl itself and the re-exports reach everything, so only the top row may use them
+            # nnl itself and NNabla's paths reach everything, so only the top row may use them
             row = ROWS.get(other, TOP_ROW)
             if (where, dotted) == UPWARD:
                 continue
@@ -148,12 +146,9 @@ def backend_violations(root: Path) -> list[str]:
 
 
 def re_export_violations(root: Path) -> list[str]:
-    """One line per def or class in a module that should only re-export."""
-    files = [p for p in sorted((root / "nnl").glob("*.py")) if p.name != "__init__.py"]
-    for folder in RE_EXPORTS:
-        files += sorted((root / "nnl" / folder).rglob("*.py"))
+    """One line per def or class in a module directly under nnl/."""
     found = []
-    for path in files:
+    for path in [p for p in sorted((root / "nnl").glob("*.py")) if p.name != "__init__.py"]:
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 where = path.relative_to(root).as_posix()
@@ -275,7 +270,7 @@ def make_tree(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-PACKAGES = {f"nnl/{p}/__init__.py": "" for p in ("core", "functions", "solvers", "cli", "utils")}
+PACKAGES = {f"nnl/{p}/__init__.py": "" for p in ("core", "functions", "solvers", "cli")}
 
 
 @pytest.mark.parametrize(
@@ -330,7 +325,6 @@ def test_what_backends_share_may_be_imported(tmp_path: Path) -> None:
         ("nnl/functions/a.py", "from ..core import op\nfrom .b import c"),
         ("nnl/cli/a.py", "import nnl as nn\nfrom nnl import functions\nimport nnl.utils"),
         ("examples/digits/train.py", "import nnl as nn\nimport nnl.functions as F"),
-        ("nnl/utils/save.py", "from nnl.cli import a"),
         ("nnl/variable.py", "from nnl.cli import a"),
     ],
 )
@@ -344,9 +338,9 @@ def test_a_package_without_a_row_is_found(tmp_path: Path) -> None:
 
 
 def test_code_in_a_re_export_module_is_found(tmp_path: Path) -> None:
-    files = {"nnl/utils/save.py": "from nnl.core import a\ndef f(): ...", "nnl/__init__.py": ""}
+    files = {"nnl/launch.py": "from nnl.core import a\ndef f(): ...", "nnl/__init__.py": ""}
     found = re_export_violations(make_tree(tmp_path, files))
-    assert found == ["nnl/utils/save.py:2: f is code in a re-export module"]
+    assert found == ["nnl/launch.py:2: f is code in a re-export module"]
 
 
 @pytest.mark.parametrize(

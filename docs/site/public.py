@@ -13,7 +13,7 @@ import nnl
 from nnl.nnabla.paths import PATHS
 
 # Folders all of whose modules are for users; of others, those with names of their own are.
-OPEN = ("nnl", "nnl.utils", "nnl.experimental")
+OPEN = ("nnl",)
 
 
 def modules() -> list[str]:
@@ -33,10 +33,11 @@ def names(module: str) -> dict[str, Any]:
     return of(module)
 
 
-def of(module: str) -> dict[str, Any]:
-    """The names of the module itself."""
+def of(source: str) -> dict[str, Any]:
+    """The names of a module itself, or those of it that a row of the table has."""
+    module, _, chosen = source.partition(":")
     found = import_module(module)
-    listed = getattr(found, "__all__", None)
+    listed = [n for n in chosen.split() if n[0] != "_"] or getattr(found, "__all__", None)
     if listed is None:
         ours = {
             name: value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NNabla's rarer import paths, as one table. What scripts import often is a file in its place."""
+"""NNabla's import paths, as one table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 # Path below nnl -> the modules that it stands for. Of one, it is that module itself, so that
 # variables that change are shared; of several, a module with the public names of all; of none, a
-# package.
+# package. Where names follow a colon, only these are taken.
 PATHS: dict[str, tuple[str, ...]] = {
     "_init": ("nnl.ext.host_device",),
     "_nd_array": ("nnl.core.array",),
@@ -22,6 +22,10 @@ PATHS: dict[str, tuple[str, ...]] = {
     "callback": ("nnl.core.callback",),
     "communicator": ("nnl.communicators",),
     "config": ("nnl.data.settings",),
+    "context": (
+        "nnl.core.context: Context",
+        "nnl.core.modes: context_scope get_current_context set_default_context",
+    ),
     "contrib": (),
     "contrib.context": ("nnl.ext",),
     "core.graph_def": ("nnl.graph_def",),
@@ -29,6 +33,9 @@ PATHS: dict[str, tuple[str, ...]] = {
     "core.modules": ("nnl.nnabla.modules",),
     "core.sequential": ("nnl.parametric_functions.module",),
     "dtypes": ("nnl.nnabla.dtypes",),
+    "experimental": (),
+    "experimental.graph_converters": ("nnl.converters.rewriting",),
+    "experimental.mixed_precision_training": ("nnl.training.loss_scaling",),
     "experimental.parametric_function_class": (),
     "experimental.parametric_function_class.affine": ("nnl.nnabla.layers",),
     "experimental.parametric_function_class.batch_normalization": ("nnl.nnabla.layers",),
@@ -39,22 +46,65 @@ PATHS: dict[str, tuple[str, ...]] = {
     "experimental.parametric_function_classes": ("nnl.nnabla.layers",),
     "experimental.tb_graph_writer": ("nnl.nnabla.tensorboard",),
     "experimental.viewers": ("nnl.graph.drawing",),
+    "ext_utils": ("nnl.ext: get_extension_context import_extension_module list_extensions",),
     "function": ("nnl.nnabla.function",),
+    "function_bases": ("nnl.functions",),
     "grad": ("nnl.core.grad",),
+    "graph_def": (
+        "nnl.converters.nnp.graph_capture: create_graph_from_variable",
+        "nnl.converters.nnp.graph_def: ProtoFunction ProtoGraph ProtoNetwork ProtoVariable",
+        "nnl.converters.nnp.graph_def_files: load save",
+        "nnl.converters.nnp.graph_executor: ProtoExecutor",
+        "nnl.converters.nnp.graph_recorder: get_default_graph get_default_graph_by_variable graph"
+        " graph_name reset_default_graph",
+    ),
+    "initializer": ("nnl.parametric_functions.initializer", "nnl.core: random"),
     "lms": ("nnl.nnabla.lms",),
+    "monitor": ("nnl.training.monitor",),
+    "normalization_functions": (
+        "nnl.functions: batch_normalization fused_batch_normalization group_normalization"
+        " instance_normalization layer_normalization sync_batch_normalization tensor_normalization"
+        " weight_standardization",
+        "nnl.nnabla.normalization: BatchNormalizationInOutAdapter _apply_affine _check_axis"
+        " _check_batch_axis_and_force_list _create_bn_dummy_vars _force_list _get_axes_excluding"
+        " _init_beta_gamma",
+    ),
     "numpy_compat_functions": ("nnl.functions.affine",),
     "parameter": ("nnl.core.parameter",),
     "random": ("nnl.core.random",),
     "recompute": ("nnl.core.modes",),
+    "solver": ("nnl.solvers",),
+    "testing": ("nnl.nnabla.testing",),
+    "utils": (),
     "utils.audio_utils": ("nnl.data.audio",),
+    "utils.communicator_util": (
+        "nnl.communicators: create_communicator current_communicator single_or_rankzero",
+    ),
     "utils.converter": ("nnl.nnabla.converter",),
     "utils.create_cache": ("nnl.data.source_csv",),
+    "utils.data_iterator": ("nnl.data.iterator", "nnl.data.workers: sample_rng"),
+    "utils.data_source": (
+        "nnl.data.source: DataSource DataSourceWithMemoryCache SlicedDataSource",
+        "nnl.data.source_file_cache: DataSourceWithFileCache DataSourceWithFileCacheError",
+    ),
+    "utils.data_source_implements": (
+        "nnl.data.source_cache: CacheDataSource CachePrefetcher CacheReaderWithPrefetch",
+        "nnl.data.source_csv: CsvDataSource",
+        "nnl.data.source_simple: ConcatDataSource SimpleDataSource",
+    ),
+    "utils.data_source_loader": ("nnl.data.download: download get_data_home", "nnl.data.loader"),
     "utils.dlpack": ("nnl.core.dlpack",),
     "utils.download": ("nnl.data.download",),
     "utils.factorization": (),
     "utils.factorization.cpd": ("nnl.parametric_functions.cpd",),
     "utils.function_profile": ("nnl.nnabla.function_profile",),
+    "utils.image_utils": ("nnl.data.image",),
     "utils.inspection": ("nnl.training.inspection",),
+    "utils.learning_rate_scheduler": ("nnl.solvers.learning_rate_scheduler",),
+    "utils.load": (
+        "nnl.converters.nnp.reader: load",
+        "nnl.converters.nnp.training_reader: restore_optimizer_state",
+    ),
     "utils.nnabla_pb2": ("nnl.nnabla.messages",),
     "utils.nnl_pb2": ("nnl.nnabla.messages",),  # where every "nnabla" was replaced
     "utils.nnp_graph": ("nnl.converters.nnp.graph",),
@@ -65,6 +115,7 @@ PATHS: dict[str, tuple[str, ...]] = {
         "nnl.converters.rewriting.scheduler",
     ),
     "utils.rnn": ("nnl.nnabla.rnn",),
+    "utils.save": ("nnl.converters.nnp.writer: create_proto save",),
     "variable": ("nnl.core.variable", "nnl.core.context"),
 }
 
@@ -126,12 +177,14 @@ class Finder:
 
     def exec_module(self, module: ModuleType) -> None:
         sources = PATHS[module.__name__.removeprefix("nnl.")]
-        if len(sources) == 1:
+        if len(sources) == 1 and ":" not in sources[0]:
             sys.modules[module.__name__] = import_module(sources[0])
             return
-        for source in map(import_module, sources):
-            public = {k: v for k, v in vars(source).items() if not k.startswith("_")}
-            module.__dict__.update(public)
+        for source in sources:
+            name, _, names = source.partition(":")
+            found = import_module(name)
+            public = names.split() or [k for k in vars(found) if not k.startswith("_")]
+            module.__dict__.update({k: getattr(found, k) for k in public})
 
 
 def keep_functions() -> None:

@@ -19,7 +19,7 @@ from nnl.converters.nnp.archive import Content, read_files
 from nnl.converters.nnp.building import NewParameters
 from nnl.converters.nnp.parameter_files import Stored, stored_bytes
 from nnl.converters.nnp.solver_files import write_h5
-from nnl.converters.nnp.training_reader import restore_states
+from nnl.converters.nnp.training_reader import restore_optimizer_state
 from nnl.converters.nnp.writer import VERSION, archive, to_text
 from nnl.core import random as nnl_random
 from nnl.core.atomic import replacing
@@ -153,7 +153,7 @@ def restore(path: str, info: Any) -> None:
     for name, o in info.optimizers.items():
         if name in content.states:
             o.solver_checkpoint = content.states[name]
-            restore_states(o, content.where)
+            restore_optimizer_state(o, content.where)
 
 
 def initial_parameters(content: Content) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NNabla's import paths: the table of the rare ones, and what stands behind it."""
+"""NNabla's import paths: their table, and what stands behind it."""
 
 from __future__ import annotations
 
@@ -62,6 +62,25 @@ def test_an_unknown_path_is_the_usual_error() -> None:
 
 NAMES = """
 _variable: Context, Variable, CommunicatorBackwardCallback
+context: Context, context_scope, get_current_context, set_default_context
+experimental.graph_converters: FunctionModifier, GraphConverter
+experimental.mixed_precision_training: DynamicLossScalingUpdater
+ext_utils: get_extension_context, import_extension_module, list_extensions
+function_bases: affine, relu
+graph_def: ProtoExecutor, ProtoVariable, create_graph_from_variable, graph, load, save
+initializer: ConstantInitializer, random
+monitor: Monitor, MonitorSeries
+normalization_functions: BatchNormalizationInOutAdapter, _force_list, batch_normalization
+solver: Sgd
+testing: assert_allclose
+utils.communicator_util: create_communicator, single_or_rankzero
+utils.data_iterator: DataIterator, data_iterator_simple, sample_rng
+utils.data_source: DataSource, DataSourceWithFileCache, SlicedDataSource
+utils.data_source_implements: CacheDataSource, CsvDataSource, SimpleDataSource
+utils.image_utils: imread, imresize
+utils.learning_rate_scheduler: CosineScheduler
+utils.load: load, restore_optimizer_state
+utils.save: create_proto, save
 _nd_array: NdArray
 _init: array_classes, available_contexts, clear_memory_cache, device_synchronize, get_devices
 auto_forward: auto_forward, get_auto_forward, set_auto_forward
@@ -298,7 +317,6 @@ def test_parameters_of_normalizations() -> None:
     assert [v.shape for v in dummies] == [(1, 3, 1)] * 4 and dummies[1] is gamma
     with pytest.raises(nn.core.spec.ShapeError, match=r"gamma has the shape \(1, 3, 1\), wanted"):
         N._create_bn_dummy_vars(x, 2, None, gamma, None, None)
-    nn.clear_parameters()
 
 
 def test_axes_are_brought_together_and_back() -> None:

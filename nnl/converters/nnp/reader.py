@@ -18,7 +18,7 @@ from nnl.converters.nnp.training_reader import (
     link_executor,
     link_monitor,
     link_optimizer,
-    restore_states,
+    restore_optimizer_state,
     training_config,
 )
 from nnl.core.context import Context, using
@@ -146,7 +146,7 @@ def _link(info: Info, content: Content, seed: int) -> None:
         if state is None and o.solver.states:
             state = ".protobuf", o.SerializeToString()
         info.optimizers[o.name].solver_checkpoint = state
-        restore_states(info.optimizers[o.name], where)
+        restore_optimizer_state(info.optimizers[o.name], where)
     for m in proto.monitor:
         info.monitors[m.name] = link_monitor(m, networks, info.datasets, where)
     for e in proto.executor:

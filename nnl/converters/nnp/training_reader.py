@@ -240,7 +240,9 @@ def make_solver(message: Any, where: str) -> Solver:
     return solver
 
 
-def restore_states(optimizer: SimpleNamespace, where: str = "restore_optimizer_state") -> None:
+def restore_optimizer_state(
+    optimizer: SimpleNamespace, where: str = "restore_optimizer_state"
+) -> None:
     """Set the states of an optimizer's solver to those of its file, if that has some."""
     if optimizer.solver_checkpoint is None:
         return
