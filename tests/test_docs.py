@@ -71,9 +71,7 @@ def fresh(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     ops, context = set(OPS), nn.get_current_context()
-    nn.clear_parameters()
     yield
-    nn.clear_parameters()
     nn.set_auto_forward(False)
     nn.set_default_context(context)
     for op in set(OPS) - ops:

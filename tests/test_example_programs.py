@@ -34,12 +34,6 @@ PROGRAMS = {
 TRACES = {"bert_cls": 3, "gpt2": 3, "sdpoint": 4, "faster_rcnn": 3}  # 2 of the others
 
 
-@pytest.fixture(autouse=True)
-def no_parameters_stay():
-    yield
-    nn.clear_parameters()
-
-
 def module(name):
     sys.path.insert(0, str(FOLDER))
     try:

@@ -84,11 +84,9 @@ for _ in range(3):
 
 @pytest.fixture(autouse=True)
 def fresh():
-    nn.clear_parameters()
     context = nn.get_current_context()
     yield
     nn.set_default_context(context)
-    nn.clear_parameters()
 
 
 def classifier():

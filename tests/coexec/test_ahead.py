@@ -133,7 +133,6 @@ def test_files_of_parameters_wait(late: Schedule, tmp_path: Path) -> None:
     nn.save_parameters(path, {"w": pending.w})
     nn.load_parameters(path)
     np.testing.assert_allclose(nn.get_parameters()["w"].d, pending.wanted["w"], 1e-5)
-    nn.clear_parameters()
 
 
 WRITES = {

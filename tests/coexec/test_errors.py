@@ -29,7 +29,6 @@ from tests.coexec.steps import Trainer, variable
 def dynamic() -> Any:
     with nn.auto_forward():
         yield
-    nn.clear_parameters()
 
 
 def numbers(*values: Any) -> nn.Variable:

@@ -93,7 +93,6 @@ def test_parameters_that_a_step_saves_are_those_after_its_update(tmp_path: Path)
         with nn.parameter_scope(f"saved{k}"):
             nn.load_parameters(tmp_path / f"{k}.h5")
             np.testing.assert_array_equal(nn.get_parameters()["w"].d, 0)
-    nn.clear_parameters()
 
 
 @pytest.mark.parametrize("zeroed", [True, False])

@@ -129,7 +129,6 @@ def test_gradients_of_the_last_layers_are_reported_before_the_first_are_computed
 
 @pytest.mark.skipif(library() is None, reason="the native engine is not built")
 def test_gradients_of_convolutions_are_written_where_callbacks_want_them() -> None:
-    nn.clear_parameters()
     x = nn.Variable.from_numpy_array(np.random.default_rng(0).normal(size=(2, 16, 6, 6)))
     loss = F.mean(PF.convolution(F.tanh(PF.convolution(x, 32, (3, 3), name="c1")), 16, (3, 3)))
     grad = nn.get_parameters()["c1/conv/W"].grad
@@ -150,7 +149,6 @@ def test_gradients_of_convolutions_are_written_where_callbacks_want_them() -> No
     assert all(buffers[i] is home for i, home in taker.homes.items())
     np.testing.assert_allclose(values[1], values[0], rtol=1e-4, atol=1e-6)
     np.testing.assert_array_equal(values[1], values[2])
-    nn.clear_parameters()
 
 
 def test_backward_wants_callbacks_of_communicators() -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,8 @@ from tests.cli.test_convert import write_network
 
 
 @pytest.fixture(autouse=True)
-def _own_parameters(tmp_path: Path, monkeypatch: Any) -> Iterator[None]:
+def _own_folder(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    with nn.parameter_scope("", {}):
-        yield
 
 
 def add_large() -> nn.Variable:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,6 @@ from nnl.converters.nnp.checksum import crc32
 from nnl.converters.nnp.members import Member, Place, members
 from nnl.utils.load import load
 from nnl.utils.save import save
-
-
-@pytest.fixture(autouse=True)
-def no_parameters() -> Iterator[None]:
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
 
 
 @pytest.fixture(params=["with the native engine", "without it"])

@@ -25,7 +25,6 @@ def network(x: nn.Variable, test: bool = True, act: Callable = F.relu, drop: boo
 
 @pytest.fixture
 def x() -> nn.Variable:
-    nn.clear_parameters()
     rng = np.random.default_rng(0)
     x = nn.Variable((2, 3, 8, 8))
     x.d = rng.normal(size=x.shape)

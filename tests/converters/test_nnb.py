@@ -38,13 +38,6 @@ FIRST_ONLY = (
 RANDOM = ("dropout", "mean_subtraction")  # in training only
 
 
-@pytest.fixture(autouse=True)
-def own_parameters() -> Any:
-    with nn.parameter_scope("", {}) as scope:
-        scope.clear()
-        yield
-
-
 def of_sample(op: Any, i: int) -> Network | None:
     """The network of a sample; None for one whose result is empty."""
     case = Case(op, i, np.float32)

@@ -7,7 +7,6 @@ import copy
 import io
 import re
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import h5py
@@ -26,13 +25,6 @@ from nnl.utils.load import load
 from nnl.utils.save import save
 from tests.converters.test_nnp_functions import graph
 from tests.converters.test_nnp_reader import saved
-
-
-@pytest.fixture(autouse=True)
-def no_parameters() -> Iterator[None]:
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
 
 
 def archive_of(**members: bytes) -> io.BytesIO:

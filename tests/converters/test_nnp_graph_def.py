@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +19,8 @@ from nnl.utils.nnp_graph import NnpNetworkPass
 
 
 @pytest.fixture(autouse=True)
-def no_parameters() -> Iterator[None]:
-    nn.clear_parameters()
+def no_graph() -> None:
     graph_def.reset_default_graph()
-    yield
-    nn.clear_parameters()
 
 
 def small() -> tuple[nn.Variable, nn.Variable, graph_def.ProtoGraph]:

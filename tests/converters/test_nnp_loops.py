@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -28,13 +27,6 @@ from tests.converters.loop_networks import (
 LONG_SLICES = (
     variable("x", 1, 4) + variable("y", 1) + function("RecurrentInput", "x", "y", SLICES)
 ).replace("length: 3", "length: 999999999")
-
-
-@pytest.fixture(autouse=True)
-def no_parameters() -> Iterator[None]:
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
 
 
 def text_file(text: str) -> io.BytesIO:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,6 @@ from nnl.utils.nnp_graph import NnpLoader, NnpNetworkPass
 from nnl.utils.save import save
 
 
-@pytest.fixture(autouse=True)
-def no_parameters() -> Iterator[None]:
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 @pytest.fixture
 def build(tmp_path: Path) -> Callable[..., Any]:
     """Build the network after changes."""
@@ -35,7 +28,6 @@ def build(tmp_path: Path) -> Callable[..., Any]:
     names = {"x": x, "mid": mid, "y": y}
     net = {"name": "n", "batch_size": 4, "outputs": {"out": F.softmax(y)}, "names": names}
     save(tmp_path / "p.nnp", {"networks": [net]})
-    nn.clear_parameters()
 
     def run(*changes: Callable[[NnpNetworkPass], Any], **kwargs: Any) -> Any:
         callback = NnpNetworkPass()

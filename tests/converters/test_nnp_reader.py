@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,6 @@ from nnl.utils.save import save
 from tests.converters.test_nnp_writer import everything, network
 
 Text = str
-
-
-@pytest.fixture(autouse=True)
-def no_parameters() -> Iterator[None]:
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
 
 
 def text_file(text: Text) -> io.BytesIO:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,13 +30,6 @@ network { name: "n" batch_size: 2
 optimizer { name: "o" network_name: "n" loss_variable { variable_name: "y" }
   solver { type: "Sgd" sgd_param { lr: 0.5 } %s } }
 """
-
-
-@pytest.fixture(autouse=True)
-def no_parameters() -> Iterator[None]:
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
 
 
 def rates(solver: str) -> list[float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,6 @@ from nnl.converters.nnp.messages import parse
 from nnl.core.python_function import PythonFunction
 from nnl.utils.load import load
 from nnl.utils.save import create_proto, save
-
-
-@pytest.fixture(autouse=True)
-def no_parameters() -> Iterator[None]:
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
 
 
 def network(outputs: dict[str, Any], names: dict[str, Any], **more: Any) -> dict[str, Any]:

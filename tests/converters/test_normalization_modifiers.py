@@ -19,7 +19,6 @@ OPPOSITE = GC.BatchNormalizationFoldingModifier(opposite=True)
 
 @pytest.fixture
 def x() -> nn.Variable:
-    nn.clear_parameters()
     return nn.Variable.from_numpy_array(np.random.default_rng(0).normal(size=(2, 4, 6, 6)))
 
 

@@ -24,11 +24,8 @@ from nnl.core.python_function import PythonFunction  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
-def no_parameters():
-    nn.clear_parameters()
+def seeded() -> None:
     nn.seed(5)
-    yield
-    nn.clear_parameters()
 
 
 def classifier(shape=(2, 40)):

@@ -17,11 +17,8 @@ from nnl.utils.save import save as save_nnp  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
-def parameters():
-    nn.clear_parameters()
+def seeded() -> None:
     nn.seed(7)
-    yield
-    nn.clear_parameters()
 
 
 def lenet(x):

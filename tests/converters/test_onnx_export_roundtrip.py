@@ -5,7 +5,6 @@ cases of the onnx package, compared with their stored outputs."""
 import numpy as np
 import pytest
 
-import nnl as nn
 from nnl.core.variable import Variable
 
 ort = pytest.importorskip("onnxruntime")
@@ -26,7 +25,6 @@ def float_graph(case, arrays):
 @pytest.mark.parametrize("opset", [20])
 @pytest.mark.parametrize("case", list(cases("pytorch-operator")), ids=lambda c: c.name)
 def test_imported_model_is_written_with_the_same_outputs(case, opset):
-    nn.clear_parameters()
     arrays, wanted = case.data[0]
     inputs, outputs = float_graph(case, arrays)
     recorded = {
@@ -47,4 +45,3 @@ def test_imported_model_is_written_with_the_same_outputs(case, opset):
     feeds = {i.name: arrays[int(i.name[1:])] for i in runtime.get_inputs()}
     for name, got in zip(recorded, runtime.run(None, feeds), strict=True):
         np.testing.assert_allclose(got, wanted[int(name[1:])], rtol=1e-4, atol=1e-5)
-    nn.clear_parameters()

@@ -19,13 +19,6 @@ from nnl.converters.onnx.registry import ONNX, Registry, support_table  # noqa: 
 RNG = np.random.default_rng(0)
 
 
-@pytest.fixture(autouse=True)
-def no_parameters():
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 def normal(*shape):
     return RNG.normal(size=shape).astype(np.float32)
 

@@ -6,22 +6,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import nnl as nn
-
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from nnl.converters.onnx import load  # noqa: E402
 from nnl.converters.onnx.errors import OnnxError  # noqa: E402
 from nnl.converters.onnx.reader import read  # noqa: E402
-
-
-@pytest.fixture(autouse=True)
-def no_parameters():
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
 
 ML, TRAINING = "ai.onnx.ml", "ai.onnx.preview.training"
 

@@ -26,13 +26,6 @@ ML = "ai.onnx.ml"
 TYPES = {"f": T.FLOAT, "i": T.INT64, "O": T.STRING, "d": T.DOUBLE}
 
 
-@pytest.fixture(autouse=True)
-def no_parameters():
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 def words(*values: str) -> Any:
     return np.array(values, object)
 

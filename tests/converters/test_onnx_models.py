@@ -27,13 +27,6 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 TOLERANCE = 1e-5  # of the largest output; float32 sums in another order
 
 
-@pytest.fixture(autouse=True)
-def no_parameters():
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 def exported(name: str, makers: Any, folder: Any, dynamo: bool) -> tuple[str, Any]:
     module, x = makers()[name]
     path = str(folder / f"{name}.onnx")

@@ -155,11 +155,9 @@ LAYERS: dict[str, tuple[Any, ...]] = {
 
 @pytest.fixture(autouse=True)
 def quiet():
-    nn.clear_parameters()
     logging.disable(logging.WARNING)
     yield
     logging.disable(logging.NOTSET)
-    nn.clear_parameters()
 
 
 @pytest.mark.long

@@ -24,13 +24,6 @@ from nnl.converters.onnx.interpreter import Interpreter  # noqa: E402
 node = helper.make_node
 
 
-@pytest.fixture(autouse=True)
-def no_parameters():
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 def model(nodes: Any, inputs: Any, outputs: Any, weights: Any = ()) -> Any:
     """inputs: {name: (type, shape)}; outputs: {name: type}."""
     graph = helper.make_graph(

@@ -27,13 +27,6 @@ ML = "ai.onnx.ml"
 MODES = [f"BRANCH_{m}" for m in ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")]
 
 
-@pytest.fixture(autouse=True)
-def no_parameters():
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 def one_node(op: str, version: int = 3, kind: int = T.FLOAT, **attributes: Any) -> Any:
     """A model of one node; its input has open rows."""
     outputs = ["label", "scores"] if op.endswith("Classifier") else ["y"]

@@ -2,7 +2,6 @@
 """Files with open sizes, written once and run at several: against ONNX Runtime, which runs the
 source, by the runtimes of the formats."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,6 @@ from tests.converters.test_open_sizes import helper, picture, saved, tokens, wei
 from tests.graph.open_networks import Network, rows, steps
 
 runtime = pytest.importorskip("onnxruntime")
-
-
-@pytest.fixture(autouse=True)
-def own_parameters() -> Iterator[None]:
-    with nn.parameter_scope("", {}) as scope:
-        scope.clear()
-        yield
 
 
 def branches(path: Path) -> None:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +27,6 @@ from nnl.converters.nnp.parameter_files import (
 from nnl.core.parameter import get_parameter_or_create
 
 FORMATS = ["h5", "protobuf"]
-
-
-@pytest.fixture(autouse=True)
-def no_parameters() -> Iterator[None]:
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
 
 
 def create() -> dict[str, np.ndarray]:

@@ -28,7 +28,6 @@ def config(**settings: Any) -> qnn.QATConfig:
 
 @pytest.fixture
 def x() -> nn.Variable:
-    nn.clear_parameters()
     return nn.Variable.from_numpy_array(np.random.default_rng(0).normal(size=(2, 3, 6, 6)))
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,6 @@ from nnl.graph.plan import Plan
 
 rng = np.random.default_rng(0)
 SAMPLES = rng.normal(size=(8, 3, 16, 16)).astype(np.float32)
-
-
-@pytest.fixture(autouse=True)
-def own_parameters() -> Iterator[None]:
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
 
 
 def pictures(x: nn.Variable) -> nn.Variable:

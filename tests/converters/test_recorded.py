@@ -16,12 +16,6 @@ import nnl.solvers as S
 from nnl.utils.load import load
 
 
-@pytest.fixture(autouse=True)
-def no_parameters_stay() -> Any:
-    yield
-    nn.clear_parameters()
-
-
 def images(seed: int) -> nn.Variable:
     return nn.Variable.from_numpy_array(
         np.random.default_rng(seed).normal(size=(2, 3, 6, 6)).astype(np.float32)

@@ -36,13 +36,6 @@ Arrays = list[np.ndarray[Any, Any]]
 Run = Callable[[Path, dict[str, Any], list[str]], Arrays]
 
 
-@pytest.fixture(autouse=True)
-def own_parameters() -> Any:
-    with nn.parameter_scope("", {}) as scope:
-        scope.clear()
-        yield
-
-
 @pytest.fixture(scope="module")
 def tensorflow() -> Iterator[Run]:
     python = python_with_tensorflow()

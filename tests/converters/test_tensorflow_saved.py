@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import nnl as nn
 from nnl.cli.main import main
 from nnl.converters.formats import read_model
 from nnl.converters.tensorflow import checkpoint, table, writer
@@ -25,14 +24,6 @@ from tests.converters.tensorflow_graphs import FLOAT, Graph
 from tests.converters.test_nnb import values
 from tests.converters.test_tflite import built
 from tests.graph.saved import normal
-
-
-@pytest.fixture(autouse=True)
-def own_parameters() -> Any:
-    with nn.parameter_scope("", {}) as scope:
-        scope.clear()
-        yield
-
 
 # ---- the parts ----
 

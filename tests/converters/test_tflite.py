@@ -38,13 +38,6 @@ Arrays = list[np.ndarray[Any, Any]]
 Run = Callable[[dict[str, Any]], Arrays]
 
 
-@pytest.fixture(autouse=True)
-def own_parameters() -> Any:
-    with nn.parameter_scope("", {}) as scope:
-        scope.clear()
-        yield
-
-
 FEW = 2  # samples of a function in the quick tests
 
 

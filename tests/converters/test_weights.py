@@ -20,13 +20,6 @@ from nnl.converters.weights import load_weights, read_weights
 from nnl.converters.weights.safetensors import read_safetensors
 
 
-@pytest.fixture(autouse=True)
-def no_parameters() -> Iterator[None]:
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 def arrays() -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     kinds = ("f4", "f8", "f2", "i8", "i4", "u1", "?")

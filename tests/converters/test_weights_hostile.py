@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +15,6 @@ import nnl as nn
 from nnl.converters.weights import load_weights, pickle_reader, read_weights
 from nnl.converters.weights.safetensors import read_safetensors
 from tests.converters.test_weights import header_file, torch_file
-
-
-@pytest.fixture(autouse=True)
-def no_parameters() -> Iterator[None]:
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
 
 DICT = b"ccollections\nOrderedDict\n"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every test starts with an empty registry and must leave the modes at their defaults."""
+"""Every test must leave the modes at their defaults."""
 
 import numpy as np
 import pytest
@@ -17,8 +17,6 @@ def leaf(values, need_grad=True):
 
 @pytest.fixture(autouse=True)
 def _clean():
-    nn.clear_parameters()
     yield
-    nn.clear_parameters()
     assert not (STATE.auto_forward or STATE.no_grad or STATE.recompute or STATE.trace)
     assert STATE.record

@@ -36,7 +36,6 @@ def test_a_function_with_more_outputs_keeps_its_type_name(name: str) -> None:
     ys = STATISTICS[name]()
     assert {y.parent.name for y in ys} == {y.parent.info.type_name for y in ys} == {name}
     assert len(ys[0].parent.outputs) == len(ys)
-    nn.clear_parameters()
 
 
 def test_names_and_flags_set_in_visit_last() -> None:

@@ -21,13 +21,6 @@ ARRAY = nn.NdArray(2, 3)
 WRAP = "wrap the array with nnl.NdArray.from_numpy_array or nnl.Variable.from_numpy_array"
 
 
-@pytest.fixture(autouse=True)
-def no_parameters():
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 def raises(call, error, text):
     with pytest.raises(error) as e:
         call()

@@ -29,10 +29,8 @@ def close(a, b):
 
 @pytest.fixture(params=["cpu", "numpy"], autouse=True)
 def _context(request):
-    nn.clear_parameters()
     with nn.context_scope(nn.Context([f"{request.param}:float"])):
         yield
-    nn.clear_parameters()
 
 
 def normalized(x):

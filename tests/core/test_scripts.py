@@ -92,7 +92,6 @@ def test_functions_take_variables_of_derived_classes(auto_forward: bool) -> None
 
 
 def test_parametric_functions_use_registered_variables_of_derived_classes() -> None:
-    nn.clear_parameters()
     nn.parameter.set_parameter("affine/W", Parameter((3, 2)))
     y = PF.affine(nn.Variable.from_numpy_array(np.ones((1, 3))), 2, with_bias=False)
     y.forward()

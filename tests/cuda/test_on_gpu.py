@@ -128,7 +128,6 @@ def test_nobody_else_gets_the_memory_of_a_recorded_graph():
         y.forward()
         np.testing.assert_array_equal(y.d, want)
         assert all(bool((a == 7).all()) for a in others)
-    nn.clear_parameters()
 
 
 def test_tables_of_the_host_live_as_long_as_the_graphs_that_read_them():

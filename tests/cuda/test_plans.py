@@ -31,13 +31,6 @@ from tests.cuda.training import assert_same, lenet, resnet, train
 REFERENCE = nn.Context(["numpy:float"])
 
 
-@pytest.fixture(autouse=True)
-def fresh():
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 @pytest.fixture
 def compiled(host_compiler):
     """CUDA kernels run as g++ compiles them; `compiled(work)` compiles all at once first."""

@@ -15,13 +15,6 @@ OPEN = {"x": ("n", None, "h", "w"), "t": ("n", None)}
 SHAPES = [(4, 8, 8), (3, 10, 8), (4, 8, 8), (7, 9, 12), (1, 16, 16), (3, 10, 8)]
 
 
-@pytest.fixture(autouse=True)
-def own_parameters():
-    with nn.parameter_scope("", {}) as scope:
-        scope.clear()
-        yield
-
-
 def variable(a):
     return nn.Variable.from_numpy_array(np.asarray(a, np.float32))
 

@@ -27,10 +27,8 @@ def close(a, b):
 
 @pytest.fixture(params=["cpu", "numpy"], autouse=True)
 def _context(request):
-    nn.clear_parameters()
     with nn.context_scope(nn.Context([f"{request.param}:float"])):
         yield
-    nn.clear_parameters()
 
 
 @pytest.mark.parametrize("compiled", [False, True])

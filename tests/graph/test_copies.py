@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -24,11 +24,8 @@ COPIED = {"a/affine/W", "b/affine/W"}  # c is small, e is read by embed as well,
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
+def onednn() -> None:
     require_onednn()
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
 
 
 class Training(training.Training):

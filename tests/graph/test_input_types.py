@@ -9,13 +9,6 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 
 
-@pytest.fixture(autouse=True)
-def own_parameters():
-    with nn.parameter_scope("", {}) as scope:
-        scope.clear()
-        yield
-
-
 def given(value):
     return nn.Variable.from_numpy_array(np.asarray(value))
 

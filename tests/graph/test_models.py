@@ -17,11 +17,8 @@ from tests.native.kernels import require_library
 
 
 @pytest.fixture(autouse=True)
-def own_parameters():
+def _library():
     require_library()
-    with nn.parameter_scope("", {}) as scope:
-        scope.clear()
-        yield
 
 
 def network(x):

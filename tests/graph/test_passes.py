@@ -235,7 +235,6 @@ def test_a_weight_that_moves_to_other_memory_is_packed_again():
         y.forward(clear_buffer=True)
         want = reference(lambda: inference_net(x))
         np.testing.assert_allclose(y.d, want, rtol=1e-4, atol=1e-4)
-    nn.clear_parameters()
 
 
 def test_packed_weights_are_used_again_when_nobody_holds_them():

@@ -22,13 +22,6 @@ QUICK = ("resnet18", "mobilenet_v3_small", "bert", "gpt2", "causal", "unet_3", "
 TOLERANCE = 0.04
 
 
-@pytest.fixture(autouse=True)
-def own_parameters():
-    with nn.parameter_scope("", {}) as scope:
-        scope.clear()
-        yield
-
-
 def values(name, shape):
     rng = np.random.default_rng(len(name))
     if name == "keep":

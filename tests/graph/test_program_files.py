@@ -25,13 +25,6 @@ from tests.native.kernels import require_library, require_onednn
 ROOT = Path(nn.__file__).parent.parent
 
 
-@pytest.fixture(autouse=True)
-def own_parameters():
-    with nn.parameter_scope("", {}) as scope:
-        scope.clear()
-        yield
-
-
 def test_text_has_a_line_for_each_value_that_is_given_and_for_each_step(tmp_path):
     x = nn.Variable((2, 3))
     with nn.context_scope(nn.Context(["numpy:float"])):

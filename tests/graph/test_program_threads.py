@@ -31,7 +31,6 @@ def _often_switching() -> Any:
     sys.setswitchinterval(1e-5)
     yield
     sys.setswitchinterval(interval)
-    nn.clear_parameters()
 
 
 def in_threads(work: Callable[[int], Any], count: int = THREADS) -> list[Any]:

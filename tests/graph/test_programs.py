@@ -28,13 +28,6 @@ CONTEXTS = ["numpy", "cpu"] if native.library() is not None else ["numpy"]
 ROOT = Path(nn.__file__).parent.parent
 
 
-@pytest.fixture(autouse=True)
-def own_parameters():
-    with nn.parameter_scope("", {}) as scope:
-        scope.clear()
-        yield
-
-
 # ---- every function ----
 
 

@@ -14,13 +14,6 @@ from tests.native.kernels import require_library
 W = normal(3, 3, seed=9) * 0.4
 
 
-@pytest.fixture(autouse=True)
-def own_parameters():
-    with nn.parameter_scope("", {}) as scope:
-        scope.clear()
-        yield
-
-
 def variable(a, need_grad=False):
     return nn.Variable.from_numpy_array(np.asarray(a, np.float32), need_grad=need_grad)
 

@@ -29,13 +29,6 @@ MODES = ["keep", "clear", "dynamic"]
 TILED, PLAIN = "net/c1/conv/W", "net/fc/affine/W"
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 def step(m: Any, name: str = "a", zero: bool = True) -> float:
     loss = m.forward(name)
     if zero:

@@ -22,12 +22,10 @@ X = np.linspace(-1, 1.5, 384).reshape(2, 3, 8, 8).astype(np.float32)
 
 @pytest.fixture(params=["cpu", "numpy"], autouse=True)
 def _context(request):
-    nn.clear_parameters()
     nn.random.prng = np.random.RandomState(3)
     nn.seed(5)
     with nn.context_scope(nn.Context([f"{request.param}:float"])):
         yield
-    nn.clear_parameters()
 
 
 def close(a, b):

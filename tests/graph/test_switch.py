@@ -17,7 +17,7 @@ from nnl.graph.lowering import lower
 from nnl.graph.program import CONSTANT, VerifyError, verify
 from nnl.graph.program_data import Damaged, from_dict, to_dict
 from tests.graph.saved import normal
-from tests.graph.test_programs import CONTEXTS, own_parameters  # noqa: F401
+from tests.graph.test_programs import CONTEXTS
 
 
 @pytest.fixture(params=CONTEXTS)

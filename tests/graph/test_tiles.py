@@ -7,7 +7,7 @@ and leave what numpy's training finds; so both are trained with the same interve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,8 @@ STEPS = 9
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
+def onednn() -> None:
     require_onednn()
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
 
 
 def network(x: nn.Variable, test: bool = False) -> nn.Variable:

@@ -20,7 +20,6 @@ def _often_switching():
     sys.setswitchinterval(1e-5)
     yield
     sys.setswitchinterval(interval)
-    nn.clear_parameters()
     nn.seed(313)
 
 

@@ -17,7 +17,6 @@ from nnl.graph.lowering import lower
 from nnl.graph.program import VerifyError, verify
 from nnl.graph.program_data import from_dict, to_dict
 from tests.graph.saved import normal
-from tests.graph.test_programs import own_parameters  # noqa: F401
 from tests.graph.test_switch import backend, leaf, same  # noqa: F401
 
 

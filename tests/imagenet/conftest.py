@@ -35,10 +35,8 @@ def script(monkeypatch):
     for name in ("tiny", "other"):
         monkeypatch.setitem(NETWORKS, name, Network(tiny, 32))
     before, modules = signal.getsignal(signal.SIGTERM), dict(sys.modules)
-    nn.clear_parameters()
     found = {name: importlib.import_module(name) for name in MODULES}
     yield type("Script", (), found)
-    nn.clear_parameters()
     signal.signal(signal.SIGTERM, before)
     for name in MODULES:  # other folders have modules of these names
         sys.modules.pop(name)

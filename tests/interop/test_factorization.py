@@ -47,14 +47,12 @@ outputs.update({n: p.d for n, p in nn.get_parameters().items()})
 
 
 def test_a_given_generator_is_used_as_in_nnabla(nnabla):
-    nn.clear_parameters()
     got = {}
     exec(RNG, {"nn": nn, "PF": PF, "np": np, "outputs": got})
     want = nnabla.exec(RNG)
     assert list(got) == list(want)
     for n, a in want.items():
         np.testing.assert_allclose(got[n], a, rtol=1e-3, atol=1e-4, err_msg=n)
-    nn.clear_parameters()
 
 
 @pytest.mark.parametrize("name", ["svd_convolution", "cpd3_convolution"])
@@ -74,4 +72,3 @@ def test_layer_equals_nnabla(nnabla, name):
     np.testing.assert_allclose(y.d, want.outputs[0], rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(v.g, want.grads[0], rtol=1e-3, atol=1e-4)
     assert list(nn.get_parameters()) == list(want.parameters)
-    nn.clear_parameters()

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +22,6 @@ from tests.interop.bridge import Nnabla
 from tests.test_derived import each_sample, samples
 
 pytestmark = pytest.mark.interop
-
-
-@pytest.fixture(autouse=True)
-def no_parameters() -> Iterator[None]:
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
 
 
 # What NNabla's CPU build refuses although its files have it.

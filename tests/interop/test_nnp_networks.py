@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -70,13 +69,6 @@ for i in range(STEPS):
         solvers[k].update()
         outputs['%s%d' % (k, i)] = v[k].d.copy()
 """
-
-
-@pytest.fixture(autouse=True)
-def no_parameters() -> Iterator[None]:
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
 
 
 def values_of(text: str) -> dict[str, np.ndarray]:

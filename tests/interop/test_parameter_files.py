@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,6 @@ from tests.solvers.cases import NAMES
 pytestmark = pytest.mark.interop
 
 SHAPES: dict[str, tuple[int, ...]] = {"c/conv/W": (2, 3), "bn/mean": (1, 2), "a": ()}
-
-
-@pytest.fixture(autouse=True)
-def no_parameters() -> Iterator[None]:
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
 
 
 def values() -> dict[str, np.ndarray]:

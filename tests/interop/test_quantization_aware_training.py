@@ -131,7 +131,6 @@ outputs["y"] = net.outputs["y0"].d
 
 
 def test_nnabla_reads_what_the_scheduler_saves(nnabla, tmp_path):
-    nn.clear_parameters()
     x = nn.Variable.from_numpy_array(np.random.default_rng(0).normal(size=(2, 3, 6, 6)))
 
     def network():

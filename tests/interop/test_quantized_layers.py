@@ -88,4 +88,3 @@ def test_layer_equals_nnabla(nnabla, name):
         np.testing.assert_allclose(mine[n].d, p.value, rtol=1e-5, atol=1e-6, err_msg=n)
         if p.grad is not None and p.need_grad:
             np.testing.assert_allclose(mine[n].g, p.grad, rtol=1e-4, atol=1e-4, err_msg=n)
-    nn.clear_parameters()

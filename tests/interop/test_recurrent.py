@@ -130,4 +130,3 @@ def test_parametric_function_equals_nnabla(nnabla, name):
         np.testing.assert_allclose(p.d, w.value, rtol=1e-5, atol=1e-6, err_msg=key)
         if w.need_grad:
             np.testing.assert_allclose(p.g, w.grad, rtol=1e-3, atol=1e-4, err_msg=key)
-    nn.clear_parameters()

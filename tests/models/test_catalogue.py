@@ -29,13 +29,6 @@ PUBLISHED = {
 }
 
 
-@pytest.fixture(autouse=True)
-def no_parameters():
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 DEEP = ("resnet34", "resnet101", "resnet152")  # seconds, and nothing in them is new
 QUICK = tuple(name for name in PUBLISHED if name not in DEEP)
 

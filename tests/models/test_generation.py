@@ -9,14 +9,6 @@ from nnl import models
 from nnl.models.generation.cached import Cached
 from nnl.models.generation.sampling import drawn
 
-
-@pytest.fixture(autouse=True)
-def no_parameters():
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 SIZES = {
     "model_type": "llama",
     "vocab_size": 60,

@@ -24,17 +24,9 @@ SIZES = {
 GATE = "model.layers.0.mlp.gate_proj.weight"
 
 
-@pytest.fixture(autouse=True)
-def no_parameters():
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 @pytest.fixture
 def folder(tmp_path):
     models.from_config(SIZES).to_huggingface(tmp_path)
-    nn.clear_parameters()
     return tmp_path
 
 

@@ -33,7 +33,6 @@ def small_network(x: nn.Variable) -> dict[str, nn.Variable]:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch) -> Path:
     """An address with a MobileNet of one layer for images of 8 x 8, and a home to load it to."""
-    nn.clear_parameters()
     x = nn.Variable((2, 3, 8, 8))
     names = {"InputX": x, **small_network(F.image_augmentation(x, shape=(3, 8, 8)))}
     folder = tmp_path / "zoo" / "imagenet" / "MobileNet"

@@ -12,13 +12,6 @@ from nnl import models as M
 from nnl.models.stack import exact_gelu
 
 
-@pytest.fixture(autouse=True)
-def no_parameters():
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 def images(size=224, batch=1, colors=3):
     return nn.Variable((batch, colors, size, size))
 

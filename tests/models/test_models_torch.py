@@ -22,11 +22,8 @@ RTOL = 1e-4
 
 
 @pytest.fixture(autouse=True)
-def no_parameters():
-    nn.clear_parameters()
+def seeded() -> None:
     torch.manual_seed(0)
-    yield
-    nn.clear_parameters()
 
 
 NETWORKS = {

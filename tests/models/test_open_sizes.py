@@ -104,13 +104,6 @@ NETWORKS = {
 QUICK = ("resnet18", "mobilenet_v3_small", "bert", "causal", "unet_3", "dcgan_generator", "gru")
 
 
-@pytest.fixture(autouse=True)
-def own_parameters():
-    with nn.parameter_scope("", {}) as scope:
-        scope.clear()
-        yield
-
-
 def drawn(dims, rng):
     """Random sizes in range, of batches small ones."""
     found = {}

@@ -23,13 +23,6 @@ SIZES = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def no_parameters():
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 def model(seed=0, **more):
     """A network that has drawn larger weights than networks begin with."""
     made = models.from_config({**SIZES, **more})

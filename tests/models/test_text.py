@@ -3,7 +3,6 @@
 
 import pytest
 
-import nnl as nn
 from nnl import models
 from nnl.models.generation.speaking import Said
 from nnl.models.huggingface.text import Text
@@ -15,18 +14,10 @@ MESSAGES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def no_parameters():
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 @pytest.fixture
 def folder(tmp_path):
     """A small model with a tokenizer and a template."""
     write_folder(tmp_path)
-    nn.clear_parameters()
     return tmp_path
 
 

@@ -23,13 +23,6 @@ TIMM = {
 QUICK = ("resnet18", "se_resnet50", "mobilenet_v3_small", "efficientnet_b0")
 
 
-@pytest.fixture(autouse=True)
-def no_parameters():
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 def cases():
     for name in M.NETWORKS:
         marks = () if name in QUICK else pytest.mark.long

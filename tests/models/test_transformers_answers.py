@@ -13,13 +13,6 @@ pytestmark = pytest.mark.long
 TOLERANCE = 1e-4  # float32 with another order of summation
 
 
-@pytest.fixture(autouse=True)
-def no_parameters():
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 @pytest.mark.parametrize("name", checkpoints.T5S)
 def test_scores_of_t5_are_those_of_transformers(name, tmp_path):
     theirs = checkpoints.t5(name)

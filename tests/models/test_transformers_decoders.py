@@ -13,13 +13,6 @@ pytestmark = pytest.mark.long
 TOLERANCE = 1e-4  # float32 with another order of summation
 
 
-@pytest.fixture(autouse=True)
-def no_parameters():
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 def tokens(batch=2, length=13, seed=1):
     return np.random.default_rng(seed).integers(3, 60, (batch, length))
 

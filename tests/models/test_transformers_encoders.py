@@ -17,13 +17,6 @@ pytestmark = pytest.mark.long
 TOLERANCE = 1e-4  # float32 with another order of summation
 
 
-@pytest.fixture(autouse=True)
-def no_parameters():
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 def given(padding=0):
     rng = np.random.default_rng(1)
     ids, segments = rng.integers(3, 60, (2, 9)), rng.integers(0, 2, (2, 9))

@@ -13,13 +13,6 @@ pytestmark = pytest.mark.long
 TOLERANCE = 1e-4  # float32 with another order of summation
 
 
-@pytest.fixture(autouse=True)
-def no_parameters():
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 def loaded(name, folder):
     theirs = checkpoints.pictures(name)
     theirs.save_pretrained(folder)

@@ -19,13 +19,6 @@ pytestmark = pytest.mark.long
 WRITERS = ["gpt2", "llama-3", "qwen3", "gemma3", "phi4", "olmo2", "qwen2_moe", "smollm3"]
 
 
-@pytest.fixture(autouse=True)
-def no_parameters():
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 def prompts(*lengths, seed=0):
     rng = np.random.default_rng(seed)
     return [rng.integers(3, 60, n).tolist() for n in lengths]

@@ -14,7 +14,7 @@ from nnl.graph.plan import Plan
 from tests.graph import test_loop_types, test_switch, test_while_loop
 from tests.graph.saved import normal, training_step
 from tests.native.kernels import require_library
-from tests.native.test_model import check, model, own_parameters  # noqa: F401
+from tests.native.test_model import check, model
 
 
 def test_branches(tmp_path):

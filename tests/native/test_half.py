@@ -112,7 +112,6 @@ def of_each_mode(f: Any) -> Any:
 def test_activations_have_16_bits_and_parameters_gradients_statistics_and_losses_32(
     kind: str, config: str, mode: str
 ) -> None:
-    nn.clear_parameters()
     dynamic = mode == "dynamic"
     x = nn.Variable.from_numpy_array(np.random.default_rng(0).normal(size=(8, 3, 8, 8)))
     t = nn.Variable.from_numpy_array(np.zeros((8, 1), np.int64))
@@ -251,7 +250,6 @@ def test_digits_reach_the_accuracy_of_float32(network: Any, epochs: int, config:
 @pytest.mark.parametrize("clear", [False, True])
 def test_an_overflow_is_skipped_and_lowers_the_loss_scale(clear: bool) -> None:
     """Gradients of 16 bits end at 65504: the first passes overflow, and change no parameter."""
-    nn.clear_parameters()
     x = np_variable(np.random.default_rng(0).normal(size=(8, 4)) * 4)
     t = np_variable(np.random.default_rng(1).normal(size=(8, 3)))
     with nn.context_scope(Context(["cpu:half"])):
@@ -290,7 +288,6 @@ def test_an_overflow_is_skipped_in_dynamic_mode() -> None:
 def test_parameters_of_a_16_bit_context_are_saved_and_loaded_in_float32(
     config: str, tmp_path: Any
 ) -> None:
-    nn.clear_parameters()
     x = np_variable(np.random.default_rng(0).normal(size=(8, 3, 8, 8)))
     with nn.context_scope(Context([f"cpu:{config}"])):
         y = digits_network(x, test=True)

@@ -160,16 +160,13 @@ def causal(q: Any, k: Any, v: Any) -> Any:
 
 
 @pytest.fixture
-def own_parameters() -> Any:
-    with nn.parameter_scope("", {}) as scope:
-        scope.clear()
-        nn.seed(1)
-        yield
+def seeded() -> None:
+    nn.seed(1)
 
 
 @pytest.mark.parametrize("dtype", ["float", "bfloat16"])
 def test_a_small_decoder_learns_the_same_in_plans_and_step_by_step(
-    dtype: str, own_parameters: Any
+    dtype: str, seeded: None
 ) -> None:
     require_library()
     tokens = np.random.default_rng(0).integers(0, V, (2, 8))
@@ -202,7 +199,7 @@ def test_a_small_decoder_learns_the_same_in_plans_and_step_by_step(
 
 @pytest.mark.parametrize("dtype", ["float", "bfloat16"])
 def test_two_programs_over_one_cache_run_without_python(
-    dtype: str, tmp_path: Any, own_parameters: Any
+    dtype: str, tmp_path: Any, seeded: None
 ) -> None:
     """A text is read in one program, and goes on token by token in another."""
     lib = require_library()
@@ -239,7 +236,7 @@ def test_two_programs_over_one_cache_run_without_python(
         step.run({"tokens": tokens[:, :1].copy(), "start": start + C})
 
 
-def test_sizes_of_a_decoder_may_stay_open(tmp_path: Any, own_parameters: Any) -> None:
+def test_sizes_of_a_decoder_may_stay_open(tmp_path: Any, seeded: None) -> None:
     def network(tokens: Any) -> Any:
         return block(PF.embed(tokens, V, D), F.arange(0, tokens.shape[1]), causal)
 

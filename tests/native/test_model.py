@@ -19,13 +19,6 @@ from tests.native.kernels import require_library, require_onednn
 from tests.test_derived import CASES, Case
 
 
-@pytest.fixture(autouse=True)
-def own_parameters():
-    with nn.parameter_scope("", {}) as scope:
-        scope.clear()
-        yield
-
-
 def model(path, program=""):
     lib = require_library()
     return lib.Model(lib.ModelFile(str(path)), program)

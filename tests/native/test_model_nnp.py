@@ -21,13 +21,6 @@ from tests.converters.test_nnp_functions import CASES, graph
 from tests.native.kernels import require_library
 
 
-@pytest.fixture(autouse=True)
-def own_parameters():
-    with nn.parameter_scope("", {}) as scope:
-        scope.clear()
-        yield
-
-
 def saved(path, y, x, **more):
     network = {"name": "net", "batch_size": x.shape[0], "outputs": {"y": y}, "names": {"x": x}}
     executor = {"name": "run", "network": "net", "data": ["x"], "output": ["y"]}

@@ -19,13 +19,6 @@ from tests.native.kernels import require_library
 KINDS = [".safetensors", ".h5", ".protobuf"]
 
 
-@pytest.fixture(autouse=True)
-def own_parameters():
-    with nn.parameter_scope("", {}) as scope:
-        scope.clear()
-        yield
-
-
 def network():
     x = nn.Variable((2, 3, 6, 6))
     x.name = "x"

@@ -16,13 +16,6 @@ from tests.graph.saved import normal
 from tests.native.kernels import require_library
 
 
-@pytest.fixture(autouse=True)
-def own_parameters():
-    with nn.parameter_scope("", {}) as scope:
-        scope.clear()
-        yield
-
-
 def check_sizes(net, axes, shapes, folder, order=()):
     """Run an open program in C++ at several shapes: as the closed program that it is there, bit for
     bit, and as one that was recorded there but for rounding, which is another in other orders."""

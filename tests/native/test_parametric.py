@@ -25,7 +25,6 @@ from tests.native.kernels import require_library
 def _library() -> None:
     lib = require_library()
     assert CALLS.in_scope is lib.in_scope and CHECKS.check is lib.usual
-    nn.clear_parameters()
 
 
 def in_python(f: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> Any:

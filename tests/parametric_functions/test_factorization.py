@@ -13,11 +13,8 @@ from nnl.utils.factorization.cpd import ALS
 
 
 @pytest.fixture(autouse=True)
-def _fresh():
-    nn.clear_parameters()
+def _seeded():
     nn.seed(313)
-    yield
-    nn.clear_parameters()
 
 
 def v(*shape):

@@ -8,13 +8,6 @@ import nnl.parametric_functions as PF
 from nnl.core.spec import ShapeError
 
 
-@pytest.fixture(autouse=True)
-def fresh():
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 def names():
     return list(nn.get_parameters(grad_only=False))
 

@@ -23,11 +23,8 @@ FIRST_WORDS = ["0xbecb77c5", "0x3d73d8ba", "0x3edb8900", "0x3e0f7d3a"]
 
 
 @pytest.fixture(autouse=True)
-def _fresh():
-    nn.clear_parameters()
+def _seeded():
     nn.seed(313)
-    yield
-    nn.clear_parameters()
 
 
 def test_every_case_has_expected_values():

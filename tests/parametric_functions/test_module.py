@@ -17,11 +17,9 @@ from nnl.parametric_functions.module import Module, ParamMemo, Sequential
 def _fresh(monkeypatch):
     monkeypatch.setitem(FILES, "save_parameters", nn.save_parameters)
     monkeypatch.setitem(FILES, "load_parameters", nn.load_parameters)
-    nn.clear_parameters()
     nn.seed(313)
     yield
     assert get_current_parameter_scope() is nn.parameter.root_scope
-    nn.clear_parameters()
 
 
 class Dense(Module):

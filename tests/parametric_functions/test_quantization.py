@@ -23,11 +23,8 @@ QUANTIZED = FAMILIES[3:]
 
 
 @pytest.fixture(autouse=True)
-def _fresh():
-    nn.clear_parameters()
+def _seeded():
     nn.seed(313)
-    yield
-    nn.clear_parameters()
 
 
 def v(*shape, need_grad=False):

@@ -23,7 +23,6 @@ NAMES = ["Convolution", "ReLU", "Affine", "Mean"]
 
 @pytest.fixture
 def loss() -> nn.Variable:
-    nn.clear_parameters()
     x = nn.Variable((2, 3, 8, 8))
     x.d = np.random.default_rng(0).normal(size=x.shape)
     return F.mean(PF.affine(F.relu(PF.convolution(x, 4, (3, 3), name="c1")), 5))

@@ -80,7 +80,6 @@ def test_a_variable_s_graph_is_written_in_scopes(tmp_path) -> None:
     assert list(nodes["Add2_0"].input) == ["v_ReLU_0_0"] * 2
     assert list(nodes["y"].input) == ["f1/affine/Affine_0"]
     assert [d.size for d in nodes["y"].attr["shape"].shape.dim] == [2, 10]
-    nn.clear_parameters()
 
 
 def test_a_network_as_data_is_written(tmp_path) -> None:
@@ -97,7 +96,6 @@ def test_a_network_as_data_is_written(tmp_path) -> None:
     affine = next(n for n in graph.node if n.op == "Affine")
     made = {n.name for n in graph.node if n.op == "Variable"}
     assert set(affine.input) < made
-    nn.clear_parameters()
 
 
 def test_monitors_write_an_event_file(tmp_path) -> None:
