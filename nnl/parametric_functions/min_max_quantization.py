@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,8 @@ from nnl.core.parameter import get_parameter_or_create, parameter_scope
 from nnl.core.variable import Variable
 from nnl.parametric_functions.api import parametric_function_api
 from nnl.parametric_functions.initializer import ConstantInitializer
-from nnl.parametric_functions.quantization import (
-    AFFINE,
-    CONVOLUTION,
-    Quantize,
-    Rng,
-    _affine,
-    _convolution,
-)
+from nnl.parametric_functions.quantization import Quantize, quantized, quantizing
+from nnl.parametric_functions.variants import Layer
 
 __all__ = ["min_max_quantize", "min_max_quantized_affine", "min_max_quantized_convolution"]
 
@@ -103,32 +96,26 @@ def min_max_quantize(
     )
 
 
-def _quantizer(scope: str, ends: tuple[Any, Any], **kw: Any) -> Quantize:
+def _quantizer(which: str, ends: tuple[Any, Any], limit: float, **kw: Any) -> Quantize:
     """What quantizes W or b, with its own parameters in a scope.
 
     Args:
-        ends: qr_min_init and qr_max_init.
+        ends: qr_min_init and qr_max_init; None for minus limit and limit.
     """
+    least, most = (
+        ConstantInitializer(end) if given is None else given
+        for given, end in zip(ends, (-limit, limit), strict=True)
+    )
 
     def quantize(p: Any, outputs: Any) -> Any:
-        with parameter_scope(scope):
-            return min_max_quantize(
-                p, qr_min_init=ends[0], qr_max_init=ends[1], outputs=outputs, **kw
-            )
+        with parameter_scope(f"min_max_quantize_{which}"):
+            return min_max_quantize(p, qr_min_init=least, qr_max_init=most, outputs=outputs, **kw)
 
     return quantize
 
 
-@parametric_function_api("min_max_quantized_affine", AFFINE)
-def min_max_quantized_affine(
-    inp: Input,
-    n_outmaps: int | Sequence[int],
-    base_axis: int = 1,
-    w_init: Any = None,
-    b_init: Any = None,
-    fix_parameters: bool = False,
-    rng: Rng = None,
-    with_bias: bool = True,
+def _min_max(
+    layer: Layer,
     quantize_w: bool = True,
     ql_min_w: Any = 0,
     ql_max_w: Any = 255,
@@ -145,9 +132,9 @@ def min_max_quantized_affine(
     ste_fine_grained_b: bool = True,
     eps: float = 0.01,
 ) -> Any:
-    r"""affine with W and b rounded to evenly spaced values.
+    """with W and b rounded to evenly spaced values.
 
-    $$y = x\,q(W) + q(b)$$ with q from `min_max_quantize`.
+    q from `min_max_quantize`.
 
     The ranges are parameters in the scopes min_max_quantize_w and min_max_quantize_b.
 
@@ -159,109 +146,20 @@ def min_max_quantized_affine(
             6 unless initializers are given.
         w_min_max, b_min_max: Its x_min_max for W and b.
 
-    The other arguments are those of `affine`; W_q and b_q have the initializers of W and b.
+    W_q and b_q have the initializers of W and b.
 
     Source: Jacob et al., Quantization and Training of Neural Networks for Efficient
         Integer-Arithmetic-Only Inference, arXiv:1712.05877.
-    Example:
-        >>> x = array(np.ones((2, 4)))
-        >>> PF.min_max_quantized_affine(x, 3, name="ex").shape
-        (2, 3)
     """
-    for_w, for_b = _quantizers(
-        (ql_min_w, ql_max_w, w_min_max, qr_min_w_init, qr_max_w_init, ste_fine_grained_w),
-        (ql_min_b, ql_max_b, b_min_max, qr_min_b_init, qr_max_b_init, ste_fine_grained_b),
-        eps,
-        fix_parameters,
-    )
-    return _affine(
-        "min_max_quantized_affine", inp, n_outmaps, base_axis, w_init, b_init, fix_parameters, rng,
-        with_bias, for_w if quantize_w else None, for_b if quantize_b else None,
-    )  # fmt: skip
+    same = {"eps": eps, "fix_parameters": not layer.learns}
+    at_w = {"ql_min": ql_min_w, "ql_max": ql_max_w, "x_min_max": w_min_max}
+    at_b = {"ql_min": ql_min_b, "ql_max": ql_max_b, "x_min_max": b_min_max}
+    at_w["ste_fine_grained"], at_b["ste_fine_grained"] = ste_fine_grained_w, ste_fine_grained_b
+    for_w = _quantizer("w", (qr_min_w_init, qr_max_w_init), 2.0, **at_w, **same)
+    for_b = _quantizer("b", (qr_min_b_init, qr_max_b_init), 6.0, **at_b, **same)
+    return quantized(layer, for_w, for_b, quantize_w, quantize_b)
 
 
-@parametric_function_api("min_max_quantized_conv", CONVOLUTION)
-def min_max_quantized_convolution(
-    inp: Input,
-    outmaps: int,
-    kernel: Sequence[int],
-    pad: Sequence[int] | None = None,
-    stride: Sequence[int] | None = None,
-    dilation: Sequence[int] | None = None,
-    group: int = 1,
-    channel_last: bool = False,
-    w_init: Any = None,
-    b_init: Any = None,
-    base_axis: int = 1,
-    fix_parameters: bool = False,
-    rng: Rng = None,
-    with_bias: bool = True,
-    quantize_w: bool = True,
-    ql_min_w: Any = 0,
-    ql_max_w: Any = 255,
-    w_min_max: bool = False,
-    qr_min_w_init: Any = None,
-    qr_max_w_init: Any = None,
-    ste_fine_grained_w: bool = True,
-    quantize_b: bool = True,
-    ql_min_b: Any = 0,
-    ql_max_b: Any = 255,
-    b_min_max: bool = False,
-    qr_min_b_init: Any = None,
-    qr_max_b_init: Any = None,
-    ste_fine_grained_b: bool = True,
-    eps: float = 0.01,
-) -> Any:
-    """convolution with W and b rounded to evenly spaced values, see min_max_quantized_affine.
-
-    $$y = q(W) * x + q(b)$$ with q from `min_max_quantize`.
-
-    The arguments up to with_bias are those of `convolution`, the others of
-    `min_max_quantized_affine`.
-
-    Source: Jacob et al., Quantization and Training of Neural Networks for Efficient
-        Integer-Arithmetic-Only Inference, arXiv:1712.05877.
-    Example:
-        >>> x = array(np.ones((1, 2, 6, 6)))
-        >>> PF.min_max_quantized_convolution(x, 5, (3, 3), name="ex").shape
-        (1, 5, 4, 4)
-    """
-    for_w, for_b = _quantizers(
-        (ql_min_w, ql_max_w, w_min_max, qr_min_w_init, qr_max_w_init, ste_fine_grained_w),
-        (ql_min_b, ql_max_b, b_min_max, qr_min_b_init, qr_max_b_init, ste_fine_grained_b),
-        eps,
-        fix_parameters,
-    )
-    window = {
-        "base_axis": base_axis, "pad": pad, "stride": stride, "dilation": dilation, "group": group,
-        "channel_last": channel_last,
-    }  # fmt: skip
-    return _convolution(
-        "min_max_quantized_convolution", inp, outmaps, kernel, window, w_init, b_init,
-        fix_parameters, rng, with_bias, for_w if quantize_w else None,
-        for_b if quantize_b else None,
-    )  # fmt: skip
-
-
-def _quantizers(
-    for_w: tuple[Any, ...], for_b: tuple[Any, ...], eps: float, fix_parameters: bool
-) -> list[Quantize]:
-    made = []
-    for which, end, at in (("w", 2.0, for_w), ("b", 6.0, for_b)):
-        ql_min, ql_max, x_min_max, qr_min, qr_max, fine = at
-        made.append(
-            _quantizer(
-                f"min_max_quantize_{which}",
-                (
-                    ConstantInitializer(-end) if qr_min is None else qr_min,
-                    ConstantInitializer(end) if qr_max is None else qr_max,
-                ),
-                ql_min=ql_min,
-                ql_max=ql_max,
-                x_min_max=x_min_max,
-                ste_fine_grained=fine,
-                eps=eps,
-                fix_parameters=fix_parameters,
-            )
-        )
-    return made
+min_max_quantized_affine, min_max_quantized_convolution = quantizing(
+    "min_max_quantized", "min_max_quantized", _min_max
+)
