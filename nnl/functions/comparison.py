@@ -117,169 +117,71 @@ class Predicate(OneArray):
         yield Sample(np.zeros((0, 2)))
 
 
-@op("equal", nnp="Equal")
-class equal(Comparison):
-    """$y = [\\,x_0 = x_1\\,]$: 1 where that holds, else 0."""
+def _truth(kind: type, name: str, nnp: str, when: str, words: str = "that holds", code: str = ""):
+    """The function `name` of a kind.
 
-    test = "equal"
-    elementwise = "equal"
-
-
-@op("not_equal", nnp="NotEqual")
-class not_equal(Comparison):
-    """$y = [\\,x_0 \\ne x_1\\,]$: 1 where that holds, else 0."""
-
-    test = "not_equal"
-    elementwise = "not_equal"
-
-
-@op("greater", nnp="Greater")
-class greater(Comparison):
-    """$y = [\\,x_0 > x_1\\,]$: 1 where that holds, else 0."""
-
-    test = "greater"
-    elementwise = "greater"
+    Args:
+        when, words: Where it is 1, as a formula and in words.
+        code: Its instruction in programs of elements, if that has another name.
+    """
+    test = name.removesuffix("_scalar")
+    number = ("val",) if issubclass(kind, (ComparisonWithNumber, LogicWithNumber)) else ()
+    body = {
+        "__doc__": f"$y = [\\,{when}\\,]$: 1 where {words}, else 0.",
+        "__module__": __name__,
+        "test": test,
+        "elementwise": (code or test, *number) if number else code or test,
+    }
+    return op(name, nnp=nnp)(type(name, (kind,), body))
 
 
-@op("greater_equal", nnp="GreaterEqual")
-class greater_equal(Comparison):
-    """$y = [\\,x_0 \\ge x_1\\,]$: 1 where that holds, else 0."""
+equal = _truth(Comparison, "equal", "Equal", "x_0 = x_1")
+not_equal = _truth(Comparison, "not_equal", "NotEqual", r"x_0 \ne x_1")
+greater = _truth(Comparison, "greater", "Greater", "x_0 > x_1")
+greater_equal = _truth(Comparison, "greater_equal", "GreaterEqual", r"x_0 \ge x_1")
+less = _truth(Comparison, "less", "Less", "x_0 < x_1")
+less_equal = _truth(Comparison, "less_equal", "LessEqual", r"x_0 \le x_1")
 
-    test = "greater_equal"
-    elementwise = "greater_equal"
+_Number = ComparisonWithNumber
+equal_scalar = _truth(_Number, "equal_scalar", "EqualScalar", "x_0 = val")
+not_equal_scalar = _truth(_Number, "not_equal_scalar", "NotEqualScalar", r"x_0 \ne val")
+greater_scalar = _truth(_Number, "greater_scalar", "GreaterScalar", "x_0 > val")
+greater_equal_scalar = _truth(_Number, "greater_equal_scalar", "GreaterEqualScalar", r"x_0 \ge val")
+less_scalar = _truth(_Number, "less_scalar", "LessScalar", "x_0 < val")
+less_equal_scalar = _truth(_Number, "less_equal_scalar", "LessEqualScalar", r"x_0 \le val")
 
-
-@op("less", nnp="Less")
-class less(Comparison):
-    """$y = [\\,x_0 < x_1\\,]$: 1 where that holds, else 0."""
-
-    test = "less"
-    elementwise = "less"
-
-
-@op("less_equal", nnp="LessEqual")
-class less_equal(Comparison):
-    """$y = [\\,x_0 \\le x_1\\,]$: 1 where that holds, else 0."""
-
-    test = "less_equal"
-    elementwise = "less_equal"
-
-
-@op("equal_scalar", nnp="EqualScalar")
-class equal_scalar(ComparisonWithNumber):
-    """$y = [\\,x_0 = val\\,]$: 1 where that holds, else 0."""
-
-    test = "equal"
-    elementwise = "equal", "val"
-
-
-@op("not_equal_scalar", nnp="NotEqualScalar")
-class not_equal_scalar(ComparisonWithNumber):
-    """$y = [\\,x_0 \\ne val\\,]$: 1 where that holds, else 0."""
-
-    test = "not_equal"
-    elementwise = "not_equal", "val"
-
-
-@op("greater_scalar", nnp="GreaterScalar")
-class greater_scalar(ComparisonWithNumber):
-    """$y = [\\,x_0 > val\\,]$: 1 where that holds, else 0."""
-
-    test = "greater"
-    elementwise = "greater", "val"
-
-
-@op("greater_equal_scalar", nnp="GreaterEqualScalar")
-class greater_equal_scalar(ComparisonWithNumber):
-    """$y = [\\,x_0 \\ge val\\,]$: 1 where that holds, else 0."""
-
-    test = "greater_equal"
-    elementwise = "greater_equal", "val"
-
-
-@op("less_scalar", nnp="LessScalar")
-class less_scalar(ComparisonWithNumber):
-    """$y = [\\,x_0 < val\\,]$: 1 where that holds, else 0."""
-
-    test = "less"
-    elementwise = "less", "val"
-
-
-@op("less_equal_scalar", nnp="LessEqualScalar")
-class less_equal_scalar(ComparisonWithNumber):
-    """$y = [\\,x_0 \\le val\\,]$: 1 where that holds, else 0."""
-
-    test = "less_equal"
-    elementwise = "less_equal", "val"
-
-
-@op("logical_and", nnp="LogicalAnd")
-class logical_and(Comparison):
-    r"""1 where both are not 0, else 0: $y = [\,x_0 \ne 0 \wedge x_1 \ne 0\,]$."""
-
-    test = "logical_and"
-    elementwise = "logical_and"
-
-
-@op("logical_or", nnp="LogicalOr")
-class logical_or(Comparison):
-    r"""1 where one of them or both are not 0, else 0: $y = [\,x_0 \ne 0 \vee x_1 \ne 0\,]$."""
-
-    test = "logical_or"
-    elementwise = "logical_or"
-
-
-@op("logical_xor", nnp="LogicalXor")
-class logical_xor(Comparison):
-    r"""1 where exactly one of them is not 0, else 0: $y = [\,(x_0 \ne 0) \ne (x_1 \ne 0)\,]$."""
-
-    test = "logical_xor"
-    elementwise = "logical_xor"
-
-
-@op("logical_and_scalar", nnp="LogicalAndScalar")
-class logical_and_scalar(LogicWithNumber):
-    r"""1 where x0 is not 0 and val is true, else 0: $y = [\,x_0 \ne 0 \wedge val\,]$."""
-
-    test = "logical_and"
-    elementwise = "logical_and", "val"
-
-
-@op("logical_or_scalar", nnp="LogicalOrScalar")
-class logical_or_scalar(LogicWithNumber):
-    r"""1 where x0 is not 0 or val is true, else 0: $y = [\,x_0 \ne 0 \vee val\,]$."""
-
-    test = "logical_or"
-    elementwise = "logical_or", "val"
-
-
-@op("logical_xor_scalar", nnp="LogicalXorScalar")
-class logical_xor_scalar(LogicWithNumber):
-    r"""1 where either x0 is not 0 or val is true, else 0: $y = [\,(x_0 \ne 0) \ne val\,]$."""
-
-    test = "logical_xor"
-    elementwise = "logical_xor", "val"
-
-
-@op("logical_not", nnp="LogicalNot")
-class logical_not(Predicate):
-    r"""1 where x0 is 0, else 0: $y = [\,x_0 = 0\,]$."""
-
-    test = "logical_not"
-    elementwise = "logical_not"
-
-
-@op("isnan", nnp="IsNaN")
-class isnan(Predicate):
-    r"""1 where x0 is NaN, else 0: $y = [\,x_0 \ne x_0\,]$."""
-
-    test = "isnan"
-    elementwise = "is_nan"
-
-
-@op("isinf", nnp="IsInf")
-class isinf(Predicate):
-    r"""1 where x0 is infinite, of either sign, else 0: $y = [\,|x_0| = \infty\,]$."""
-
-    test = "isinf"
-    elementwise = "is_inf"
+logical_and = _truth(
+    Comparison, "logical_and", "LogicalAnd", r"x_0 \ne 0 \wedge x_1 \ne 0", "both are not 0"
+)
+logical_or = _truth(
+    Comparison, "logical_or", "LogicalOr", r"x_0 \ne 0 \vee x_1 \ne 0", "one or both are not 0"
+)
+logical_xor = _truth(
+    Comparison, "logical_xor", "LogicalXor", r"(x_0 \ne 0) \ne (x_1 \ne 0)", "exactly one is not 0"
+)
+logical_and_scalar = _truth(
+    LogicWithNumber,
+    "logical_and_scalar",
+    "LogicalAndScalar",
+    r"x_0 \ne 0 \wedge val",
+    "x0 is not 0 and val is true",
+)
+logical_or_scalar = _truth(
+    LogicWithNumber,
+    "logical_or_scalar",
+    "LogicalOrScalar",
+    r"x_0 \ne 0 \vee val",
+    "x0 is not 0 or val is true",
+)
+logical_xor_scalar = _truth(
+    LogicWithNumber,
+    "logical_xor_scalar",
+    "LogicalXorScalar",
+    r"(x_0 \ne 0) \ne val",
+    "either x0 is not 0 or val is true",
+)
+logical_not = _truth(Predicate, "logical_not", "LogicalNot", "x_0 = 0", "x0 is 0")
+isnan = _truth(Predicate, "isnan", "IsNaN", r"x_0 \ne x_0", "x0 is NaN", "is_nan")
+isinf = _truth(
+    Predicate, "isinf", "IsInf", r"|x_0| = \infty", "x0 is infinite, of either sign", "is_inf"
+)
