@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small .tflite files, operator by operator, as converters of others write them."""
+"""Small .tflite files, operator by operator, as converters of others write them, and LiteRT
+beside nnl."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from nnl.converters.tflite.flatbuffer import pack
+from nnl.converters.tflite.reader import TfliteFile
 from nnl.converters.tflite.schema import IDENTIFIER, NUMBER_OF_TYPE, OPERATORS, TABLES
 
 RESOURCE = 13
+RNG = np.random.default_rng(0)
 
 
 class Graph:
@@ -83,3 +87,35 @@ class Made:
         }
         path.write_bytes(pack(TABLES, "Model", model, IDENTIFIER))
         return str(path)
+
+
+def normal(*shape: int) -> Any:
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def interpreter(path: str, reference: bool = False) -> Any:
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+    kinds = OpResolverType
+    kind = kinds.BUILTIN_REF if reference else kinds.AUTO
+    found = Interpreter(path, num_threads=1, experimental_op_resolver_type=kind)
+    found.allocate_tensors()
+    return found
+
+
+def invoked(found: Any, *values: Any) -> list[Any]:
+    for t, v in zip(found.get_input_details(), values, strict=True):
+        found.set_tensor(t["index"], np.asarray(v, t["dtype"]))
+    found.invoke()
+    return [found.get_tensor(t["index"]) for t in found.get_output_details()]
+
+
+def agrees(path: str, runs: Sequence[Sequence[Any]], tolerance: float = 1e-5) -> None:
+    """Several runs, one after the other, by LiteRT and by nnl."""
+    theirs, network = interpreter(path), TfliteFile(path).network()
+    for given in runs:
+        want = invoked(theirs, *given)
+        got = list(network.run(dict(zip(network.inputs, given, strict=True))).values())
+        for a, b in zip(got, want, strict=True):
+            assert a.shape == b.shape
+            np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)

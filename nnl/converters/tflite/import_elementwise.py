@@ -221,16 +221,6 @@ def _segments(b: Builder, v: Value, ids: Value, count: Value | None = None) -> V
     return computed(F.stack(*found, axis=0))
 
 
-@reads("SELECT", "SELECT_V2")
-def _select(b: Builder, condition: Value, x: Value, y: Value) -> Value:
-    if condition.rank == 1 and x.rank > 1 and b.op.name == "SELECT":
-        condition = b.reshaped(condition, (*condition.shape, *(1,) * (x.rank - 1)))
-    ts, order = b.together(condition, x, y)
-    shape = np.broadcast_shapes(*[t.shape for t in ts])
-    c, p, q = (t if t.shape == shape else F.broadcast(t, shape) for t in ts)
-    return Value(F.where(c, p, q), order)
-
-
 @reads("SUM", "MEAN", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD", "REDUCE_ANY", "REDUCE_ALL")
 def _reduced(b: Builder, v: Value, axes: Value) -> Value:
     f = {"SUM": F.sum, "MEAN": F.mean, "REDUCE_MAX": F.max, "REDUCE_MIN": F.min}
@@ -242,20 +232,6 @@ def _reduced(b: Builder, v: Value, axes: Value) -> Value:
     order = v.order if keep else without(v.order, found)
     x = _number(b, v, v.order)
     return Value(f[b.op.name](x, axis=held_axes(found, v.order), keepdims=keep), order)
-
-
-@reads("ARG_MAX", "ARG_MIN")
-def _arg(b: Builder, v: Value, axis: Value) -> Value:
-    (found,) = b.axes(axis, v.rank)
-    f = F.max if b.op.name == "ARG_MAX" else F.min
-    return computed(f(b.held(v), axis=found, only_index=True))
-
-
-@reads("CUMSUM")
-def _cumsum(b: Builder, v: Value, axis: Value) -> Value:
-    (found,) = b.axes(axis, v.rank)
-    o = b.op.options
-    return computed(F.cumsum(b.held(v), found, o["exclusive"], o["reverse"]))
 
 
 @reads("SOFTMAX", "LOG_SOFTMAX")

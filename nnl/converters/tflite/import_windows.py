@@ -185,21 +185,6 @@ def _l2_pooling(b: Builder, v: Value) -> Value:
     return b.activated(Value(y.x**0.5, IMAGE))
 
 
-@reads("LOCAL_RESPONSE_NORMALIZATION")
-def _normalized(b: Builder, v: Value) -> Value:
-    """Divided by a power of the sum of squares over maps nearby."""
-    o, x = b.op.options, _image(b, v)
-    n, c, *sizes = x.shape
-    reach = min(int(o["radius"]), c - 1)
-    if reach < 0:
-        raise Damaged(f"its radius is {reach}")
-    squares = F.reshape(F.transpose(x * x, (0, 2, 3, 1)), (n * math.prod(sizes), 1, 1, c))
-    window = (1, 2 * reach + 1)
-    total = F.sum_pooling(F.pad(squares, (reach, reach), "constant", 0.0), window, (1, 1))
-    total = F.transpose(F.reshape(total, (n, *sizes, c)), (0, 3, 1, 2))
-    return Value(x * (total * o["alpha"] + o["bias"]) ** -o["beta"], IMAGE)
-
-
 def _weights(
     sizes: Sequence[int], before: Sequence[int], kernel: Any, stride: Any, outs: Any
 ) -> np.ndarray[Any, Any]:
@@ -232,47 +217,3 @@ def _resize(b: Builder, v: Value, size: Value) -> Value:
     else:
         y = F.interpolate(x, None, out, "nearest", False, half, half)
     return Value(y, IMAGE)
-
-
-@reads("DEPTH_TO_SPACE", "SPACE_TO_DEPTH")
-def _blocks(b: Builder, v: Value) -> Value:
-    n, c, h, w = _image(b, v).shape
-    k = int(b.op.options["block_size"])
-    x = b.held(v)
-    if k < 1 or (c % (k * k) if b.op.name == "DEPTH_TO_SPACE" else h % k or w % k):
-        raise Damaged(f"its blocks are of {k} pixels, its input is {list(v.shape)}")
-    if b.op.name == "DEPTH_TO_SPACE":
-        y = F.transpose(F.reshape(x, (n, h, w, k, k, c // k**2)), (0, 1, 3, 2, 4, 5))
-        y = F.reshape(y, (n, h * k, w * k, c // k**2))
-    else:
-        y = F.transpose(F.reshape(x, (n, h // k, k, w // k, k, c)), (0, 1, 3, 2, 4, 5))
-        y = F.reshape(y, (n, h // k, w // k, c * k**2))
-    return Value(y, (0, 1, 2, 3))
-
-
-@reads("SPACE_TO_BATCH_ND", "BATCH_TO_SPACE_ND")
-def _batches(b: Builder, v: Value, block: Value, edges: Value) -> Value:
-    """Pixels at a distance become images of their own, as for dilated convolutions, and back."""
-    k = b.ints(block, "the block")
-    rows = b.array(edges, "the borders").reshape(-1, 2).tolist()
-    m, x = len(k), b.held(v)
-    if len(rows) != m or m + 1 > v.rank or min(k) < 1 or min(map(min, rows)) < 0:
-        raise Damaged(f"its blocks are {k}, its borders {rows}")
-    rest = v.shape[m + 1 :]
-    if b.op.name == "SPACE_TO_BATCH_ND":
-        zeros = [0] * len(rest)
-        x = padded(x, [r[0] for r in rows] + zeros, [r[1] for r in rows] + zeros)
-        sizes = [s // n for s, n in zip(x.shape[1:], k, strict=False)]
-        split = [part for pair in zip(sizes, k, strict=True) for part in pair]
-        y = F.reshape(x, (v.shape[0], *split, *rest))
-        axes = [*range(2, 2 * m + 1, 2), 0, *range(1, 2 * m, 2), *range(2 * m + 1, y.ndim)]
-        y = F.reshape(F.transpose(y, axes), (v.shape[0] * math.prod(k), *sizes, *rest))
-        return Value(y, tuple(range(y.ndim)))
-    n = v.shape[0] // math.prod(k)
-    y = F.reshape(x, (*k, n, *v.shape[1:]))
-    axes = [m, *[a for i in range(m) for a in (m + 1 + i, i)], *range(2 * m + 1, y.ndim)]
-    sizes = [s * q for s, q in zip(v.shape[1:], k, strict=False)]
-    y = F.reshape(F.transpose(y, axes), (n, *sizes, *rest))
-    start = [0, *[r[0] for r in rows], *[0] * len(rest)]
-    stop = [n, *[s - r[1] for s, r in zip(sizes, rows, strict=True)], *rest]
-    return Value(F.slice(y, start, stop, [1] * y.ndim), tuple(range(y.ndim)))

@@ -25,6 +25,7 @@ from nnl.converters.tflite import import_elementwise as _e  # noqa: F401
 from nnl.converters.tflite import import_recurrent as _r  # noqa: F401
 from nnl.converters.tflite import import_shapes as _s  # noqa: F401
 from nnl.converters.tflite import import_windows as _w  # noqa: F401
+from nnl.converters.tflite import shared as _t  # noqa: F401
 from nnl.converters.tflite.building import (
     BY_PARTS,
     IMPORTERS,
