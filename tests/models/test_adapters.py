@@ -28,13 +28,6 @@ T5 = {"model_type": "t5", "vocab_size": 96, "d_model": 16, "d_kv": 8, "d_ff": 24
 T5 |= {"num_layers": 1}
 
 
-@pytest.fixture(autouse=True)
-def no_parameters():
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 def drawn(parameters, seed=0):
     """Values for adapters that all count: B begins with zeros."""
     rng = np.random.default_rng(seed)

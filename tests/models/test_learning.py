@@ -24,13 +24,6 @@ FAMILIES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def no_parameters():
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 def variable(values):
     return nn.Variable.from_numpy_array(np.asarray(values))
 

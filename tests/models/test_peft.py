@@ -30,13 +30,6 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def no_parameters():
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 def adapted(theirs, **how):
     """Their network with adapters that all count."""
     config = peft.LoraConfig(**{"r": 4, "init_lora_weights": False, **how})
