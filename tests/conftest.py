@@ -3,12 +3,24 @@
 
 import gc
 import signal
+from collections.abc import Iterator
 
+import pytest
+
+import nnl as nn
 from nnl.graph import passes
 
 passes.VERIFY = True
 # A shell lets programs in the background ignore interrupts, and these what they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def no_parameters() -> Iterator[None]:
+    """A test finds no parameters, and leaves none."""
+    nn.clear_parameters()
+    yield
+    nn.clear_parameters()
 
 
 def pytest_collection_finish() -> None:
