@@ -108,7 +108,8 @@ def no_grad(no_grad_: bool = True) -> Iterator[None]:
 @contextmanager
 def recompute(recompute_: bool = True) -> Iterator[None]:
     """Mark what functions return inside the with block: drop it after forward, compute it again
-    in backward. It takes effect in static graphs run with clear_no_need_grad.
+    in backward. It takes effect in static graphs run with clear_no_need_grad, and in training steps
+    of nnl.compile.
 
     Example:
         >>> with nn.recompute():

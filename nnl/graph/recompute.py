@@ -65,7 +65,8 @@ def insert_recomputation(
 
     Only edges with `recompute` set, and those of `also`, are computed again, from the nearest edges
     that are not. A node that writes state (running statistics, random streams) is never run twice;
-    its outputs are kept.
+    its outputs are kept, as is what was computed from an array that is written before backward
+    reads it.
 
     Source: Chen, Xu, Zhang and Guestrin, Training Deep Nets with Sublinear Memory Cost,
         arXiv:1604.06174.
@@ -80,6 +81,25 @@ def insert_recomputation(
         return list(backward)
     copies: dict[Node, Node] = {}
     order: list[Node] = []
+    written: set[int] = set()
+
+    def write(node: Node) -> None:
+        written.update([id(node.inputs[p].array.bufs) for p in node.op.written(node.attrs)])  # type: ignore[union-attr]
+
+    for node in forward:
+        write(node)
+
+    def changed(node: Node) -> bool:
+        """Whether it reads an array, itself or through views, that now holds something else."""
+        for v in node.inputs:
+            if v is None:
+                continue
+            if v.node is None:
+                if id(v.array.bufs) in written:
+                    return True
+            elif v.node.op.view and changed(v.node):
+                return True
+        return False
 
     def again(value: Value | None) -> Value | None:
         if value is None or value.node is None or value.key not in marked:
@@ -87,13 +107,17 @@ def insert_recomputation(
         stack = [value.node]
         while stack:
             node = stack[-1]
-            if node in copies:
+            if node in copies or changed(node):
                 stack.pop()
                 continue
             todo = [
                 v.node
                 for v in node.inputs
-                if v is not None and v.key in marked and v.node not in copies and v.node is not None
+                if v is not None
+                and v.key in marked
+                and v.node not in copies
+                and v.node is not None
+                and not changed(v.node)
             ]
             if todo:
                 stack += todo
@@ -114,6 +138,7 @@ def insert_recomputation(
         if any(v is not None and v.node in produced for v in node.inputs):
             node.inputs = tuple([again(v) for v in node.inputs])
         order.append(node)
+        write(node)
     return order
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from nnl.core.array import NdArray
 from nnl.core.context import EPOCH, using
-from nnl.core.graph import Value, capture
+from nnl.core.graph import Node, Value, capture
 from nnl.core.origin import at
 from nnl.core.spec import Spec
 from nnl.core.tracer import tracing
@@ -21,6 +21,7 @@ from nnl.graph.infer_again import infer_again
 from nnl.graph.lowering import lower
 from nnl.graph.plan import Plan
 from nnl.graph.program import Program
+from nnl.graph.recompute import insert_recomputation
 from nnl.graph.saving import Saver, unique
 from nnl.graph.session import fingerprint
 from nnl.graph.trace import Trace
@@ -79,6 +80,16 @@ class Recording:
         self.epoch, self.print = EPOCH.now, fingerprint(nodes, self.ends)
         # passes may treat what comes after the first backward() as the second part of a step
         self.cut = sum(n.seq <= self.boundary for n in nodes) if self.boundary else None
+        self.laid_out = False
+
+    def lay_out(self) -> list[Node]:
+        """The nodes in the order that they run, with those that are computed again in backward."""
+        if self.cut is not None and not self.laid_out:
+            second = insert_recomputation(self.nodes[: self.cut], self.nodes[self.cut :])
+            self.nodes[self.cut :] = second
+            self.print = fingerprint(self.nodes, self.ends)
+        self.laid_out = True
+        return self.nodes
 
     def valid(self) -> bool:
         """Whether no flag, shape or dtype of the recorded graph has changed since."""
@@ -90,7 +101,7 @@ class Recording:
 
     def lower(self) -> tuple[Program, Binding]:
         """The program of it, which no pass has changed."""
-        return lower(self.nodes, self.kept, self.cut, self.kept, self.tiled)
+        return lower(self.lay_out(), self.kept, self.cut, self.kept, self.tiled)
 
     def finish(self, name: str, program: Program, binding: Binding) -> None:
         """Let a program say what it returns and hands on to its next run: gradients."""
@@ -178,7 +189,7 @@ class Compiled:
     def of(cls, f: Callable[..., Any], args: tuple[Any, ...], kw: dict[str, Any]) -> Compiled:
         """Record a call at the shapes of its arguments."""
         r = Recording(f, args, kw)
-        return cls(r, Plan(r.nodes, r.kept, r.cut, gradients=r.tiled))
+        return cls(r, Plan(r.lay_out(), r.kept, r.cut, gradients=r.tiled))
 
     def run(self, given: list[Variable | NdArray]) -> Any:
         with self.lock:  # all threads use the plan's buffers

@@ -23,7 +23,7 @@ from nnl.models.lenet import lenet, mlp
 from nnl.models.mobilenet_v3 import mobilenet_v3
 from nnl.models.recurrent import recurrent_language_model
 from nnl.models.resnet import resnet, resnext, se_resnet, se_resnext
-from nnl.models.stack import Layer, Stack
+from nnl.models.stack import Layer, Stack, checkpointing
 from nnl.models.t5 import T5, t5
 from nnl.models.torch_weights import load_torch_weights
 from nnl.models.unet import unet
@@ -44,6 +44,7 @@ __all__ = [
     "bert",
     "bert_masked_language_model",
     "build",
+    "checkpointing",
     "dcgan_discriminator",
     "dcgan_generator",
     "decoder",

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial, wraps
 from math import sqrt
@@ -17,14 +19,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnl import functions as F
-from nnl.core.modes import recompute
+from nnl.core.modes import get_global_recompute, recompute
 from nnl.core.parameter import parameter_scope
 from nnl.core.variable import Variable
 from nnl.models import adapters, quantization
-from nnl.models.adapters import parameter
+from nnl.models.adapters import parameter, setting
 from nnl.parametric_functions.initializer import ConstantInitializer, NormalInitializer
 
 HIDDEN = -1e9  # added to the score of a position that is not attended to
+CHECKPOINTING: ContextVar[bool] = ContextVar("CHECKPOINTING", default=False)
 SIGMA = 0.02  # standard deviation of the first weights, BERT and GPT-2
 
 
@@ -165,6 +168,22 @@ class Stack:
         plain = self.kv_heads == self.heads and not (self.cap or any(x.window for x in self.layers))
         if self.dropout and not plain:
             raise ValueError("Stack: dropout wants heads with keys of their own, no window and cap")
+
+
+def checkpointing(on: bool = True) -> AbstractContextManager[None]:
+    """Let networks that are made in the with block keep little for backward.
+
+    Of each layer only its input is kept; backward computes the layer again from that, to the same
+    bits. What dropout gives is kept too: it is drawn once. It takes effect where forward and
+    backward are one plan: in static graphs with `forward(clear_no_need_grad=True)` and
+    `backward(clear_buffer=True)`, and in training steps of `nnl.compile`.
+
+    Source: Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174.
+    Example:
+        >>> with models.checkpointing(), nn.parameter_scope("ex_checkpointed"):
+        ...     y = models.gpt2(nn.Variable((2, 5)), vocabulary=50, width=16, layers=2, heads=2)
+    """
+    return setting(CHECKPOINTING, on)
 
 
 class Cache(NamedTuple):
@@ -443,8 +462,9 @@ def mixture(x: Any, c: Stack, experts: Experts, name: str) -> Any:
 
 def stack(h: Any, c: Stack, at: Where) -> Any:
     """All layers, without the norm after the last: (B, T, width) to the same shape."""
+    again = CHECKPOINTING.get()
     for i, layer in enumerate(c.layers):
-        with parameter_scope(f"layer{i + 1}"):
+        with parameter_scope(f"layer{i + 1}"), recompute(again or get_global_recompute()):
             f = partial(attention, c=c, layer=layer, at=at, i=i, name="attention")
             h = added(h, c, "attention", f)
             if c.cross:
@@ -454,6 +474,8 @@ def stack(h: Any, c: Stack, at: Where) -> Any:
             if layer.experts is not None:
                 f = partial(mixture, c=c, experts=layer.experts, name="")
             h = added(h, c, "feed_forward", f)
+        if again:
+            h.recompute = False  # from which backward computes the next layer again
     return h
 
 

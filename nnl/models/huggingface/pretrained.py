@@ -48,6 +48,7 @@ from nnl.models.huggingface.packed import unpacked
 from nnl.models.huggingface.stored import described
 from nnl.models.huggingface.text import Text
 from nnl.models.huggingface.vectors import Embeds
+from nnl.models.stack import CHECKPOINTING, checkpointing
 
 __all__ = ["Pretrained", "from_config", "from_huggingface"]
 
@@ -69,6 +70,7 @@ class Pretrained(Speaks, Learns, Embeds, Adapts):
         config: Its sizes.
         source: What config.json says.
         folder: Where it is from, if it is from a folder.
+        recomputes: Whether `checkpointing` is on.
     Example:
         >>> sizes = {"n_embd": 16, "n_head": 2, "n_layer": 1, "n_positions": 8, "vocab_size": 50}
         >>> with nn.parameter_scope("pretrained"):
@@ -79,7 +81,7 @@ class Pretrained(Speaks, Learns, Embeds, Adapts):
 
     def __init__(self, source: Mapping[str, Any], where: str, folder: Path | None = None) -> None:
         self.source, self.where, self.folder = dict(source), where, folder
-        self.scope = get_current_parameter_scope()
+        self.scope, self.recomputes = get_current_parameter_scope(), False
         self.family = _family(self.source, where)
         self.config = self.family.read(Config(self.source, f"{where}/config.json"))
 
@@ -90,8 +92,12 @@ class Pretrained(Speaks, Learns, Embeds, Adapts):
             train: With the dropout that its adapters have.
         """
         p = float((self.adapter or {}).get("lora_dropout", 0.0)) if train else 0.0
-        with setting(adapters.DROPOUT, p):
+        with setting(adapters.DROPOUT, p), checkpointing(self.recomputes or CHECKPOINTING.get()):
             return self._inside(self.family.call)(*args, **kw)
+
+    def checkpointing(self, on: bool = True) -> None:
+        """Let graphs that are made from now on keep little for backward; see `checkpointing`."""
+        self.recomputes = on
 
     def parameters(self, grad_only: bool = False) -> dict[str, Variable]:
         """Its parameters by name, those that were made of them.
