@@ -33,6 +33,10 @@ class Lowering {
  public:
   Lowering(const ProgramData& program, bool prepare) : program_(program) {
     done.values = program.values;
+    for (ProgramValue& v : done.values)  // of open sizes that make a picture one pixel
+      if (v.spec.layout == Layout::channels_last &&
+          v.spec.size() == v.spec.shape[0] * v.spec.shape[1])
+        v.spec.layout = Layout::plain;
     packs_ = prepare && std::none_of(program.steps.begin(), program.steps.end(),
                                      [](const ProgramStep& s) { return s.second; });
     for (const ProgramStep& step : program.steps) note_written(step);

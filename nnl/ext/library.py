@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Protocol, TypeAlias, TypeGuard
 
@@ -59,6 +59,8 @@ class Traits:
     Attributes:
         places: What summaries call a step with a kernel, and one without.
         least_attention_bytes: Size of the weights from which on attention is one step.
+        any_size: Whether programs are to be the same at all sizes: what passes do from some size on
+            they do always, and say that size as the attribute "least".
         computes_again: Whether results of normalizations are computed again for backward instead of
             kept.
     """
@@ -66,6 +68,7 @@ class Traits:
     places: tuple[str, str]
     least_attention_bytes: int
     computes_again: bool
+    any_size: bool = False
 
 
 @dataclass(frozen=True)
@@ -247,6 +250,30 @@ class Library(Protocol):
         self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: Memory
     ) -> Array:
         """An array over memory that `owner` keeps."""
+
+
+@cache
+class AtAnySize:
+    """A library as passes see it that rewrite open programs.
+
+    Its kernels take any size: they decline those below "least" when the sizes are known.
+    """
+
+    def __init__(self, lib: Library) -> None:
+        self._lib = lib
+
+    @property
+    def traits(self) -> Traits:
+        return replace(self._lib.traits, any_size=True)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lib, name)
+
+    def kernel(
+        self, op: str, attrs: dict[str, Plain], ins: Specs, outs: Specs
+    ) -> LibraryKernel | None:
+        asked = {k: v for k, v in attrs.items() if k != "least"}
+        return self._lib.kernel(op, asked, ins, outs)
 
 
 @cache

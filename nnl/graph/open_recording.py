@@ -15,7 +15,7 @@ from nnl.core.context import using
 from nnl.core.graph import Node, Value, capture
 from nnl.core.op import OPS
 from nnl.core.variable import Variable
-from nnl.ext.library import Library
+from nnl.ext.library import AtAnySize, Library
 from nnl.graph.open_program import Differ, unified
 from nnl.graph.program import Program
 from nnl.graph.sizes import WITNESSES, Dim, Unexplained, wider, witnesses
@@ -311,10 +311,11 @@ def unify_with_passes(
         ValueError: The programs are not one; the text says where.
     """
     unified(programs, opened.dims, opened.sizes, opened.axes)
-    for rewrite in passes if lib is not None else ():
+    at_any = AtAnySize(lib) if lib is not None else None
+    for rewrite in passes if at_any is not None else ():
         tried = [p.copy() for p in programs]
         for p in tried:
-            rewrite(p, lib)
+            rewrite(p, at_any)
         try:
             unified(tried, opened.dims, opened.sizes, opened.axes)
         except (Differ, Unexplained):  # it decides by the sizes: the step stays as it was

@@ -3,6 +3,7 @@
 
 import os
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 from nnl.core.spec import ShapeError
+from nnl.ext import native
 from nnl.graph.program import Program
 from nnl.graph.sizes import Dim, Solver, evaluate, witnesses
 from tests.graph.open_networks import Network, array
@@ -54,6 +56,46 @@ def test_random_networks_at_random_sizes(block, tmp_path):
         except Exception as e:
             e.add_note(f"seed {seed}: {[f.__name__ for f, _ in net.layers]}")
             raise
+
+
+def small(x):
+    """Pictures of one pixel at some sizes: their order in memory is chosen all the same."""
+    for name in ("a", "b", "c"):
+        x = PF.convolution(
+            F.max_pooling(x, (2, 2), pad=(1, 1)), 4, (1, 1), stride=(2, 2), name=name
+        )
+    return x
+
+
+def means(x):
+    """Sums of few elements, which no element-wise step takes with it."""
+    y = F.tanh(x)
+    return {"y": y, "mean": F.mean(y, axis=1)}
+
+
+def masked_attention(x):
+    scores = F.batch_matmul(x, x, transpose_b=True) * 0.3
+    mask = F.reshape(F.mean(x, axis=2), (x.shape[0], 1, x.shape[1]))
+    return F.batch_matmul(F.softmax(scores + mask), x)
+
+
+@pytest.mark.parametrize(
+    "net,axes,shapes,op",
+    [
+        (small, ("n", None, "h", "w"), [(3, 3, h, 11) for h in (15, 9, 40)], "to_layout"),
+        (means, ("n", "t", None), [(3, t, 8) for t in (1, 2, 7, 8, 9, 60)], "fused_elementwise"),
+        (masked_attention, ("n", "t", None), [(2, t, 8) for t in (4, 31, 32, 90)], "attention"),
+    ],
+)
+def test_what_passes_decide_by_sizes_is_decided_at_every_size(
+    net, axes, shapes, op, tmp_path, monkeypatch
+):
+    """The kernels of bound sizes decide as the passes do for a closed program."""
+    if native.library() is not None:
+        traits = replace(native.TRAITS, least_attention_bytes=2 * 32 * 32 * 4)
+        monkeypatch.setattr(native.library(), "traits", traits)
+    program = check_sizes(net, {"x": axes}, [{"x": s} for s in shapes], tmp_path)
+    assert native.library() is None or op in [s.op for s in program["main"].steps]
 
 
 def test_sizes_are_said_in_their_names(tmp_path):

@@ -11,7 +11,8 @@
 //   <= i + causal_offset (0 if left out) + offsets[b]; window: those at a smaller distance from
 //   there, if not 0; soft_cap: scores become c tanh(s / c), if not 0; transpose_k: k is (batch,
 //   heads', d, S) (false if left out); heads: the first axis of rank 3 is (batch, heads), so mask
-//   may have 4 axes (1 if left out). lengths (batch): keys of a sample; segments (batch, S):
+//   may have 4 axes (1 if left out); least: bytes of scores below which there is no kernel.
+//   lengths (batch): keys of a sample; segments (batch, S):
 //   numbers that query and key must share.
 //
 // A query that sees no key by these numbers gives 0; one whose keys a mask hides all, or where
@@ -353,6 +354,10 @@ std::unique_ptr<Kernel> attention_setup(const Signature& s) {
   if (!sizes_of(s, 0, 3, &z)) return nullptr;
   if (!is_real(s.out[0].dtype) || s.out[0].layout != Layout::plain) return nullptr;
   if (s.out.size() > 1 && s.out[1].dtype != DType::f32) return nullptr;
+  const double scores = static_cast<double>(z.batch * z.heads) * static_cast<double>(z.queries) *
+                        static_cast<double>(z.keys * static_cast<int64_t>(bytes_of(s.in[0].dtype)));
+  if (s.attributes.has("least") && scores < static_cast<double>(s.attributes.integer("least")))
+    return nullptr;
   return std::make_unique<Attention>(s, z);
 }
 

@@ -13,6 +13,7 @@
 //   axes          what is reduced, from the front
 //   reductions    for each output: 0 not reduced, 1 sum, 2 largest, 3 smallest (NaN before all)
 //   scales        for each output: a factor for the result, 1 / count for a mean; default 1
+//   least         elements of one sum, of fewer there is no kernel
 // A reduced output has the kept axes, or all of them with 1 for the reduced ones.
 #include <utility>
 
@@ -56,7 +57,9 @@ std::unique_ptr<Kernel> fused(const Signature& s) {
   if (!given(a, "reductions")) return make_elementwise(s, s.out[0], program, outputs);
 
   Spec space{a.integers("shape")};
-  if (a.has("channels_last") && a.flag("channels_last")) space.layout = Layout::channels_last;
+  const bool pixels = space.rank() > 2 && space.size() > space.shape[0] * space.shape[1];
+  if (a.has("channels_last") && a.flag("channels_last") && pixels)
+    space.layout = Layout::channels_last;
   const std::vector<int64_t>& kinds = a.integers("reductions");
   const auto scales =
       given(a, "scales") ? a.numbers("scales") : std::vector<double>(kinds.size(), 1);
@@ -66,6 +69,10 @@ std::unique_ptr<Kernel> fused(const Signature& s) {
   for (size_t o = 0; o < s.out.size(); ++o) {
     if (kinds[o] < BlockReduction::none || kinds[o] > BlockReduction::smallest)
       throw ValueError("fused_elementwise: unknown reduction " + std::to_string(kinds[o]));
+    if (kinds[o] != BlockReduction::none && a.has("least") &&
+        static_cast<double>(a.integer("least")) * static_cast<double>(s.out[o].size()) >
+            static_cast<double>(space.size()))
+      return nullptr;
     if (kinds[o] != BlockReduction::none)
       reductions.push_back({o, BlockReduction(space, s.out[o], a.integers("axes"),
                                               BlockReduction::Kind{kinds[o]}, scales[o])});

@@ -39,13 +39,14 @@ class Attention(Sight):
 
     scale: Factor of the scores. soft_cap: If not 0, scores s become c tanh(s / c). transpose_k: key
     is (B, G, D, S). heads: Number of heads, where samples and heads share one axis and mask tells
-    them apart.
+    them apart. least: Bytes of scores below which kernels leave it to the parts of the step.
     """
 
     scale: float
     transpose_k: bool = False
     heads: int = 1
     soft_cap: float = 0.0
+    least: int = 0
 
     def check(self, q, k, v, mask, lengths=None, offsets=None, segments=None):
         """(shape of the scores, as four axes), if the arrays fit."""

@@ -125,6 +125,7 @@ class fused_elementwise:
         keep_dims: For each result whether reduced axes stay, with size 1; not if left empty.
         scales: For each result a factor, such as 1 / n for a mean; 1 if left empty.
         channels_last: Whether a kernel runs in that order.
+        least: Elements of one sum; of fewer, kernels leave it to the parts of the step.
     """
 
     code: tuple[int, ...]
@@ -137,6 +138,7 @@ class fused_elementwise:
     keep_dims: tuple[int, ...] = ()
     scales: tuple[float, ...] = ()
     channels_last: bool = False
+    least: int = 0
     follows_order = True
 
     def seen(self, x):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ from nnl.core.spec import Spec
 from nnl.ext.library import Library, kernel_names
 from nnl.graph.passes.prune import prune
 from nnl.graph.passes.rewriter import Rewriter
+from nnl.graph.passes.softmax import fuse_softmax
 from nnl.graph.program import Program, Step
 
 FORWARD, BACKWARD = "attention", "attention_backward"
@@ -67,7 +69,9 @@ class _Fuser(Rewriter):
         p = softmax.outs[0]
         rank = self.spec(p).ndim
         readers = self.readers.get(p, [])
-        if self.spec(p).nbytes < self.lib.traits.least_attention_bytes:
+        traits = self.lib.traits
+        least = traits.least_attention_bytes if traits.any_size else 0
+        if not least and self.spec(p).nbytes < traits.least_attention_bytes:
             return
         product = next((r for r in readers if self._is(r, softmax.second, p, False, False)), None)
         if product is None or softmax.attrs["axis"] != rank - 1 or p in self.program.kept:
@@ -81,6 +85,8 @@ class _Fuser(Rewriter):
         if len(lead) > 1 or rank not in (3, 4):
             return
         back = None
+        if len(readers) > 1 and least:
+            return
         if len(readers) > 1:
             back = self._gradients(scores, p, v, readers)
             if back is None or not math.isclose(back.scale, scores.scale):
@@ -89,6 +95,9 @@ class _Fuser(Rewriter):
         if found is None:
             return
         mask, before, attrs = found
+        if before and least:
+            return  # the parts would add masks in another order
+        attrs["least"] = least
         reads = {self.program.root(i) for i in (q, k, v, *scores.masks)}
         if not self.quiet(scores.parts[-1], product, reads, set()):
             return
@@ -103,6 +112,11 @@ class _Fuser(Rewriter):
         if back is not None and not self._fuse_backward(new, back, reads):
             return
         self.replace(parts, product, new, *before)
+        if least:
+            part = copy(self.program)
+            part.steps = list(new.parts)
+            fuse_softmax(part, self.lib)  # as where attention is no step
+            new.parts = tuple(part.steps)
 
     def _fuse_backward(self, forward: Step, back: Gradients, reads: set[int]) -> bool:
         q, k, v, *mask = forward.ins
@@ -171,7 +185,9 @@ class _Fuser(Rewriter):
         """(mask, steps that make it, attributes), with a mask as the kernel takes it."""
         attrs: dict[str, Any] = {"scale": float(scores.scale), "transpose_k": scores.transposed}
         square = self.spec(scores.links[0]).shape[-2:]  # queries, keys
-        masks = [m for m in scores.masks if not self._is_causal(m, square)]
+        masks = scores.masks[:]
+        if not self.lib.traits.any_size:  # parts read the mask
+            masks = [m for m in masks if not self._is_causal(m, square)]
         if len(masks) < len(scores.masks):
             attrs["causal"] = True
         steps: list[Step] = []

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 
 from nnl.core.op import OPS
 from nnl.core.schema import follows_order, zeros
-from nnl.core.spec import Spec
 from nnl.ext.library import (
     CHANNELS_LAST,
     HOST,
@@ -99,10 +98,9 @@ class _Chooser:
         return bool(self.lib.abilities(step.op).last_in)
 
     def _any_channels_last(self, step: Step, images: set[int]) -> bool:
-        slots = self.program.slots
         ins = [step.ins[p] for p in images if p >= 0]
-        if self.any_last and all(neutral(slots[i].spec) for i in ins):  # one pixel becomes many
-            return any(not neutral(slots[step.outs[-1 - p]].spec) for p in images if p < 0)
+        if self.any_last and all(map(self._neutral, ins)):  # one pixel becomes many
+            return any(not self._neutral(step.outs[-1 - p]) for p in images if p < 0)
         return self._any_in(CHANNELS_LAST, ins)
 
     def _any_in(self, space: str, among: Iterable[int]) -> bool:
@@ -156,9 +154,16 @@ class _Chooser:
     def _space(self, slot: int, image: bool, tiles: bool) -> str:
         """The order that a step takes or makes a value in."""
         s = self.program.slots[slot]
-        if image and not neutral(s.spec):
+        if image and not self._neutral(slot):
             return CHANNELS_LAST
         return TILED if tiles and s.order == TILED else HOST
+
+    def _neutral(self, slot: int) -> bool:
+        """Whether plain and channels-last are the same memory, at all sizes where these are open:
+        one channel, or one pixel."""
+        s = self.program.slots[slot]
+        n, fixed = s.spec, s.stored or not self.lib.traits.any_size
+        return n.ndim < 3 or n.shape[1] == 1 or (fixed and n.size == n.shape[0] * n.shape[1])
 
     def _zeros(self, step: Step) -> set[int]:
         """Inputs that are zero and that the kernel may do without."""
@@ -223,8 +228,3 @@ class _Chooser:
         )
         roots = [self.program.root(o) if step.view else 0 for o in step.outs]
         self._append(step, [self._space(r, False, True) for r in roots])
-
-
-def neutral(spec: Spec) -> bool:
-    """Whether plain and channels-last are the same memory: one channel, or one pixel."""
-    return spec.ndim < 3 or spec.shape[1] == 1 or spec.size == spec.shape[0] * spec.shape[1]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from nnl.core.elementwise import is_elementwise, program_of
@@ -14,7 +13,7 @@ from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
 
 NONE, SUM = 0, 1  # how an output is reduced
-LEAST = 8  # elements of one sum: the sums of a thread must stay in its cache
+LEAST = 8  # elements of one sum, on average: the sums of a thread must stay in its cache
 
 
 def fuse_reductions(program: Program, lib: Library) -> None:
@@ -43,9 +42,10 @@ class _Fuser(Rewriter):
         if attrs is None or not axes or not self.quiet(maker, total, {source}, set()):
             return
         shape, out = self.spec(source).shape, self.spec(y)
-        if out.type_name not in FLOATS or LEAST * out.size > self.spec(source).size:
+        least = LEAST if self.lib.traits.any_size else 0
+        if out.type_name not in FLOATS or (not least and LEAST * out.size > self.spec(source).size):
             return
-        if out.ndim == len(shape) and out.size != math.prod(out.shape[:2]):
+        if out.ndim == len(shape) and not {*range(2, len(shape))} <= {*axes}:
             return  # it would have an order in memory of its own
         position = maker.outs.index(source)
         number = attrs["outputs"][position]
@@ -59,6 +59,7 @@ class _Fuser(Rewriter):
             "outputs": tuple(outputs),
             "shape": shape,
             "axes": axes,
+            "least": max(least, attrs.get("least", 0)),
             "reductions": tuple(SUM if o == y else NONE for o in outs),
             "keep_dims": tuple(int(o == y and out.ndim == len(shape)) for o in outs),
         }
