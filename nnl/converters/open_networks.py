@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from nnl.converters.model import Model, Network
+from nnl.converters.open_sizes import OpenSizes
 from nnl.core.graph import capture
 from nnl.graph.open_recording import OpenGraphs, record_open
 from nnl.graph.sizes import Dim
@@ -64,13 +65,37 @@ def record_networks(
             raise lacking[0] from None
         text = str(e).removeprefix(f"{model.where}: ")
         raise ValueError(
-            f"{model.where}: with the open sizes {', '.join(opened.dims)}: {text}; --open says "
-            "of what they are multiples, --shape closes them"
+            f"{model.where}: with the open sizes {', '.join(opened.dims)}: {text}; "
+            f"{_one_size(model, opened)}--open says of what they are multiples, --shape closes them"
         ) from None
     for name, dim in dims.items():
         if name not in opened.ranges and dim.multiple > 1:
             logger.warning("%s: %s is taken as %s", model.where, name, dim.wanted)
     return found
+
+
+def _one_size(model: Model, opened: OpenSizes) -> str:
+    """What to say where a model can be built if sizes of different names, on the same axes of
+    several inputs, are one; else ""."""
+    names: dict[str, str] = {}
+    first: dict[tuple[int, int], str] = {}
+    for sizes in opened.axes.values():
+        for axis, n in enumerate(sizes):
+            if isinstance(n, str):
+                names.setdefault(n, first.setdefault((len(sizes), axis), n))
+    dims = opened.dims
+    if all(n == same for n, same in names.items()):
+        return ""
+    try:
+        model.sized({n: dims[same].example for n, same in names.items()})
+    except (ValueError, TypeError, IndexError, ArithmeticError):
+        return ""
+    said = [
+        f'--open "{name}={",".join(str(names.get(str(n), n)) for n in sizes)}"'
+        for name, sizes in opened.axes.items()
+        if any(names.get(str(n), n) != n for n in sizes)
+    ]
+    return f"it takes equal sizes of these names, which {' '.join(said)} says; "
 
 
 def more_than_batch(model: Model, closes: str) -> list[str]:

@@ -216,6 +216,21 @@ def test_sizes_that_the_network_fixes_are_told(tmp_path, capsys):
     assert "--open says of what they are multiples, --shape closes them" in error
 
 
+def test_names_that_are_one_size_are_told_and_work_as_told(tmp_path, capsys):
+    file = str(tmp_path / "net.onnx")
+    nodes = [helper.make_node("Mul", ["ids", "mask"], ["y"])]
+    ends = [("ids", ["batch", "tokens", 4]), ("mask", ["batch", "tokens_1", 1])]
+    saved(file, nodes, ends, [("y", [None, None, 4])])
+    assert main(["convert", file, str(tmp_path / "net.nnlp")]) != 0
+    error = capsys.readouterr().err
+    told = '--open "mask=batch,tokens,1"'
+    assert f"it takes equal sizes of these names, which {told} says; --open says of" in error
+    options = ["--open", told.split('"')[1]]
+    assert main(["convert", *options, file, str(tmp_path / "net.nnlp")]) == 0
+    found = nn.load_program(str(tmp_path / "net.nnlp"))
+    assert found.run(ids=np.ones((3, 7, 4)), mask=np.ones((3, 7, 1)))["y"].shape == (3, 7, 4)
+
+
 def test_sizes_by_one_name_are_one_size():
     sizes = OpenSizes({"a": ("n", 3), "b": ("n", "m")})
     assert sizes.closed({"a": ["5", "3"]}, "f").axes == {"a": (5, 3), "b": (5, "m")}
