@@ -6,7 +6,9 @@
 
 #include <cstring>
 
+#include "nnl/json.h"
 #include "nnl/model.h"
+#include "nnl/tokenizer.h"
 
 namespace nb = nanobind;
 using namespace nnl;
@@ -120,4 +122,21 @@ void bind_model(nb::module_& m) {
              return found;
            })
       .def_prop_ro("arena_bytes", &Model::arena_bytes);
+  nb::class_<Tokenizer>(m, "Tokenizer")
+      .def("__init__", [](Tokenizer* self,
+                          const std::string& json) { new (self) Tokenizer(Json::parse(json)); })
+      .def("encode", [](const Tokenizer& self, nb::bytes text,
+                        bool special) { return self.encode({text.c_str(), text.size()}, special); })
+      .def("decode",
+           [](const Tokenizer& self, const std::vector<int64_t>& tokens) {
+             const std::string text = self.decode(tokens);
+             return nb::bytes(text.data(), text.size());
+           })
+      .def("pieces", [](const Tokenizer& self, const std::vector<int64_t>& tokens) {
+        TextStream stream(self);
+        std::vector<std::string> found;
+        for (int64_t token : tokens) found.push_back(stream.add(token));
+        found.push_back(stream.rest());
+        return found;
+      });
 }

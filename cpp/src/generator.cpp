@@ -6,8 +6,10 @@
 #include <numeric>
 #include <utility>
 
+#include "nnl/json.h"
 #include "nnl/model.h"
 #include "random.h"
+#include "text/unicode.h"
 
 namespace nnl {
 namespace {
@@ -96,6 +98,28 @@ class Chooser {
   std::vector<double> p_;
 };
 
+// What a file says of text.
+struct Speech {
+  explicit Speech(std::string_view json)
+      : said(Json::parse(json)),
+        tokenizer(said.at("tokenizer")),
+        ends(said.at("ends").integers()),
+        turns(said.find("turns")) {}
+
+  Json said;
+  Tokenizer tokenizer;
+  std::vector<int64_t> ends;
+  const Json* turns;  // null: the template says something else
+};
+
+std::string trimmed(const std::string& text) {
+  std::vector<uint32_t> chars = chars_of(text);
+  const auto blank = [](uint32_t c) { return kind_of(c) == CharKind::space; };
+  chars.erase(std::find_if_not(chars.rbegin(), chars.rend(), blank).base(), chars.end());
+  chars.erase(chars.begin(), std::find_if_not(chars.begin(), chars.end(), blank));
+  return utf8_of(chars);
+}
+
 }  // namespace
 
 struct Generator::State {
@@ -139,10 +163,26 @@ struct Generator::State {
     }
   }
 
+  // Read when it is first asked for: a large vocabulary takes a while.
+  const Speech& speech() {
+    if (speech_) return *speech_;
+    if (file.language().empty())
+      throw ValueError("Generator: " + file.path() + " has no tokenizer");
+    try {
+      speech_ = std::make_unique<Speech>(file.language());
+    } catch (const ValueError& e) {
+      throw ValueError("Generator: " + file.path() + ": " + e.what());
+    }
+    return *speech_;
+  }
+
   ModelFile file;
   Model read, step;
   int64_t chunk = 0, vocabulary = 0, capacity = 0;
   std::vector<int64_t> text;  // what is in the caches
+
+ private:
+  std::unique_ptr<Speech> speech_;
 };
 
 Generator::Generator(const std::string& path) : state_(std::make_unique<State>(path)) {}
@@ -185,6 +225,52 @@ std::vector<int64_t> Generator::generate(const std::vector<int64_t>& prompt, int
     scores = s.feed(&token, 1);
   }
   return found;
+}
+
+const Tokenizer& Generator::tokenizer() const { return state_->speech().tokenizer; }
+
+std::string Generator::write(const std::string& prompt, int64_t most, const Sampling& how,
+                             const std::function<bool(const std::string&)>& each) {
+  return say(tokenizer().encode(prompt), most, how, each);
+}
+
+std::string Generator::answer(const std::vector<Message>& messages, int64_t most,
+                              const Sampling& how,
+                              const std::function<bool(const std::string&)>& each) {
+  return say(tokenizer().encode(conversation(messages), false), most, how, each);
+}
+
+std::string Generator::conversation(const std::vector<Message>& messages) const {
+  const Json* turns = state_->speech().turns;
+  if (!turns)
+    throw ValueError("Generator: the chat template of " + state_->file.path() +
+                     " is not one of words around messages: give write() the whole text");
+  if (messages.empty()) throw ValueError("Generator: there are no messages");
+  std::string found = messages[0].role == "system" ? "" : turns->at("open").text();
+  const bool trims = turns->at("trim").flag();
+  for (const Message& m : messages) {
+    const bool known = m.role == "system" || m.role == "user" || m.role == "assistant";
+    const Json* turn = known ? turns->find(m.role) : nullptr;
+    if (!turn || turn->array().size() != 2)
+      throw ValueError("Generator: the chat template knows no messages of the role '" + m.role +
+                       "'");
+    found += turn->array()[0].text() + (trims ? trimmed(m.content) : m.content) +
+             turn->array()[1].text();
+  }
+  return found + turns->at("answer").text();
+}
+
+std::string Generator::say(const std::vector<int64_t>& prompt, int64_t most, const Sampling& how,
+                           const std::function<bool(const std::string&)>& each) {
+  const Speech& speech = state_->speech();
+  TextStream said(speech.tokenizer);
+  generate(prompt, most, speech.ends, how, [&](int64_t token) {
+    const std::string piece = said.add(token);
+    return piece.empty() || !each || each(piece);
+  });
+  const std::string rest = said.rest();
+  if (!rest.empty() && each) each(rest);
+  return said.text();
 }
 
 }  // namespace nnl

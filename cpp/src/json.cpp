@@ -8,6 +8,7 @@
 
 #include "decimal.h"
 #include "nnl/errors.h"
+#include "text/unicode.h"
 
 namespace nnl {
 namespace {
@@ -129,7 +130,7 @@ class Parser {
           found += '\t';
           break;
         case 'u':
-          append(found, code_point());
+          append_utf8(found, code_point());
           break;
         case '"':
         case '\\':
@@ -161,19 +162,6 @@ class Parser {
     const uint32_t second = four_digits();
     if (second < 0xdc00 || second > 0xdfff) fail("half of a surrogate pair");
     return 0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00);
-  }
-
-  static void append(std::string& s, uint32_t c) {  // as UTF-8
-    const auto more = [&](int shift) { s += static_cast<char>(0x80 | ((c >> shift) & 0x3f)); };
-    if (c < 0x80) {
-      s += static_cast<char>(c);
-    } else if (c < 0x800) {
-      s += static_cast<char>(0xc0 | (c >> 6)), more(0);
-    } else if (c < 0x10000) {
-      s += static_cast<char>(0xe0 | (c >> 12)), more(6), more(0);
-    } else {
-      s += static_cast<char>(0xf0 | (c >> 18)), more(12), more(6), more(0);
-    }
   }
 
   Json number() {

@@ -77,6 +77,8 @@ ModelFile::ModelFile(const std::string& path) : state_(std::make_shared<State>(p
 
 const std::string& ModelFile::path() const { return state_->file.path(); }
 
+std::string_view ModelFile::language() const { return state_->file.language(); }
+
 std::vector<std::string> ModelFile::programs() const {
   std::vector<std::string> names;
   for (const auto& [name, program] : state_->file.programs()) names.push_back(name);

@@ -14,7 +14,7 @@ SIZES = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "intermediate_size": 48,
-    "max_position_embeddings": 64,
+    "max_position_embeddings": 128,
     "eos_token_id": 2,
 }
 TEXTS = [

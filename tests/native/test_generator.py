@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C++ library writes on from tokens as Python does: examples/cpp/chat.cpp."""
+"""The C++ library writes on and answers as Python does: examples/cpp/chat.cpp."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 import nnl as nn
 from nnl import models
+from tests.models.texts import write_folder
 from tests.native.test_cpp_library import installed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,11 +57,14 @@ def chat(tmp_path_factory):
     )
 
     def run(path, prompts, *options):
-        text = "".join(" ".join(map(str, p)) + "\n" for p in prompts)
-        command = [program, path, *map(str, options)]
-        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
-        lines = [[int(t) for t in line.split()] for line in done.stdout.splitlines()]
-        return lines, done.returncode, done.stderr
+        is_text = all(isinstance(p, str) for p in prompts)
+        lines = "".join((p if is_text else " ".join(map(str, p))) + "\n" for p in prompts)
+        command = [program, path, *map(str, options), *([] if is_text else ["--tokens"])]
+        done = subprocess.run(command, input=lines.encode(), capture_output=True, check=False)
+        out, error = done.stdout.decode(), done.stderr.decode()
+        if is_text:
+            return out, done.returncode, error
+        return [[int(t) for t in line.split()] for line in out.splitlines()], done.returncode, error
 
     return run
 
@@ -99,6 +104,64 @@ def test_what_it_cannot_is_told(model, chat, tmp_path):
     ):
         _, code, error = chat(path, [prompt], *options)
         assert code == 1 and f"Generator: {text}" in error
+    assert f"Generator: {path} has no tokenizer" in chat(path, ["the cat"])[2]
     x = nn.Variable((2, 3))
     nn.save_program(tmp_path / "other.nnlp", {"y": x + 1}, {"x": x})
     assert "has no program 'read'" in chat(tmp_path / "other.nnlp", [[1]])[2]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    with nn.parameter_scope(f"talks{tmp_path.name}"):
+        write_folder(tmp_path)
+    return tmp_path
+
+
+def saved(folder):
+    with nn.parameter_scope(f"saved{folder.name}"):
+        model = models.from_huggingface(folder)
+    model.save_program(folder / "model.nnlp", capacity=128, chunk=8)
+    return model
+
+
+def test_it_writes_texts_as_python_does(folder, chat):
+    model = saved(folder)
+    prompts = ["the cat", "Größe und 3 × 4, 日本語", "🙂"]
+    found, code, _ = chat(folder / "model.nnlp", prompts, "--write", "--most", 14)
+    assert code == 0
+    assert found == "".join(model.generate(p, 14) + "\n" for p in prompts)
+
+
+def test_it_talks_as_python_does(folder, chat):
+    model = saved(folder)
+    talk, want = [{"role": "system", "content": "the"}], ""
+    for said in ("é", " 4 "):  # the template trims messages
+        talk.append({"role": "user", "content": said})
+        want += model.chat(talk, 6) + "\n"
+        talk.append({"role": "assistant", "content": model.chat(talk, 6)})
+    options = ("--most", 6, "--system", "the")
+    assert chat(folder / "model.nnlp", ["é", " 4 "], *options)[0] == want
+
+
+def test_conversations_that_it_does_not_know_are_told(folder, chat):
+    template = folder / "chat_template.jinja"
+    template.write_text(
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('none') }}"
+        "{% endif %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+    )
+    model = saved(folder)
+    path = folder / "model.nnlp"
+    want = model.chat([{"role": "user", "content": "a"}], 5) + "\n"
+    assert chat(path, ["a"], "--most", 5) == (want, 0, "")
+    _, code, error = chat(path, ["a"], "--system", "be kind")
+    assert code == 1 and "knows no messages of the role 'system'" in error
+    template.write_text("{{ messages | length }}")
+    saved(folder)
+    _, code, error = chat(path, ["a"])
+    assert code == 1 and "is not one of words around messages: give write() the whole" in error
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["pre_tokenizer"] = {"type": "Whitespace"}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    saved(folder)
+    _, code, error = chat(path, ["a"], "--write")
+    assert code == 1 and "the pre_tokenizer Whitespace is not known, wanted ByteLevel" in error

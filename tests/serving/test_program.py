@@ -130,7 +130,7 @@ LLAMA2 = (  # the system's words are inside the user's turn
 
 
 @pytest.mark.parametrize("template, system", [
-    (LLAMA3, True), (CHATML, True), (GEMMA, False), (MISTRAL, False), (None, True),
+    (LLAMA3, True), (CHATML, True), (LLAMA2, True), (GEMMA, False), (MISTRAL, False), (None, True),
 ])  # fmt: skip
 def test_turns_say_what_the_template_says(tmp_path, template, system):
     with nn.parameter_scope("turns"):
@@ -145,7 +145,11 @@ def test_turns_say_what_the_template_says(tmp_path, template, system):
             assert conversation(turns, talk) == text.conversation(talk)
 
 
-@pytest.mark.parametrize("template", [LLAMA2, "{{ messages | length }}", "{% for %}"])
+@pytest.mark.parametrize("template", [
+    "{% for m in messages %}{{ loop.index }}: {{ m.content }} {% endfor %}",
+    "{{ messages | length }}",
+    "{% for %}",
+])  # fmt: skip
 def test_templates_of_another_form_have_no_turns(tmp_path, template):
     with nn.parameter_scope("turns"):
         write_folder(tmp_path)

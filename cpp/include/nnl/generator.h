@@ -2,6 +2,7 @@
 // Writes on from tokens, with a language model that Pretrained.save_program has written.
 //
 //   nnl::Generator model("model.nnlp");
+//   std::string answer = model.answer({{"user", "What is a tensor?"}}, 64);
 //   for (int64_t token : model.generate({1, 520, 338}, 64)) ...
 #pragma once
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "nnl/errors.h"
+#include "nnl/tokenizer.h"
 
 namespace nnl {
 
@@ -22,6 +24,10 @@ struct Sampling {
   double top_p = 1;               // only the fewest of the best whose probabilities sum to it
   double min_p = 0;               // only those with at least this share of the best probability
   uint64_t seed = 0;
+};
+
+struct Message {
+  std::string role, content;  // role: "system", "user" or "assistant"
 };
 
 // One text at a time, in one thread at a time. What it has read stays in the caches: a prompt that
@@ -46,7 +52,29 @@ class NNL_API Generator {
                                 const std::vector<int64_t>& ends = {}, const Sampling& how = {},
                                 const std::function<bool(int64_t)>& each = {});
 
+  // ---- in texts, of a model that was saved with its tokenizer ----
+  //
+  // ValueError: it was not, or its tokenizer is not known here; see nnl/tokenizer.h.
+
+  const Tokenizer& tokenizer() const;
+
+  // What follows a text, up to a token that ends one. `each` gets it in pieces as it is written.
+  std::string write(const std::string& prompt, int64_t most, const Sampling& how = {},
+                    const std::function<bool(const std::string&)>& each = {});
+
+  // The answer to a conversation. ValueError: see conversation().
+  std::string answer(const std::vector<Message>& messages, int64_t most, const Sampling& how = {},
+                     const std::function<bool(const std::string&)>& each = {});
+
+  // A conversation as the model knows it, up to where its answer begins. ValueError: there are no
+  // messages, a role is unknown, or the model's template is not one of the same words around every
+  // message of a role, which is what is known of it here.
+  std::string conversation(const std::vector<Message>& messages) const;
+
  private:
+  std::string say(const std::vector<int64_t>& prompt, int64_t most, const Sampling& how,
+                  const std::function<bool(const std::string&)>& each);
+
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -18,6 +18,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "nnl/errors.h"
@@ -136,6 +137,7 @@ class NNL_API ModelFile {
   const std::string& path() const;
   std::vector<std::string> programs() const;
   std::vector<std::string> parameters() const;  // those, states and constants
+  std::string_view language() const;            // see nnl/program_file.h
 
   // The present values of a parameter or a state, in the plain order. They stay as they are until
   // a step that writes them runs. ValueError: there is none of that name.

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "nnl/program.h"
@@ -41,6 +42,8 @@ class NNL_API ProgramFile {
   const std::map<std::string, FileArray>& arrays() const { return arrays_; }
   // Names of parameters, and whether they are trained: what a file of them has.
   const std::vector<std::pair<std::string, bool>>& parameters() const { return parameters_; }
+  // What it says of text, as JSON (nnl/models/huggingface/stored.py); empty where it says nothing.
+  std::string_view language() const { return language_; }
 
  private:
   void read();
@@ -54,6 +57,7 @@ class NNL_API ProgramFile {
   std::map<std::string, FileArray> arrays_;
   std::vector<std::pair<std::string, ProgramData>> programs_;
   std::vector<std::pair<std::string, bool>> parameters_;
+  std::string_view language_;
 };
 
 }  // namespace nnl

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from os.path import commonprefix
 from typing import Any
 
 from nnl.models.huggingface.text import SPECIAL, Text, content_of, tokenizer_of
@@ -80,14 +81,8 @@ def turns_of(text: Text) -> dict[str, Any] | None:
         template says something else for one of some conversations.
     """
 
-    def said(roles: str, answer: bool = True, blank: str = "") -> str:
-        messages = [
-            {"role": ROLES[r], "content": f"{blank}word{i}.{blank}"} for i, r in enumerate(roles)
-        ]
-        return text.conversation(messages, answer)
-
-    def around(roles: str, answer: bool = True) -> list[str]:
-        parts, rest = [], said(roles, answer)
+    def around(roles: str) -> list[str]:
+        parts, rest = [], text.conversation(_messages(roles))
         for i in range(len(roles)):
             before, found, rest = rest.partition(f"word{i}.")
             if not found:
@@ -95,40 +90,39 @@ def turns_of(text: Text) -> dict[str, Any] | None:
             parts.append(before)
         return [*parts, rest]
 
-    def without(part: str, begin: str = "", end: str = "") -> str:
-        if not (part.startswith(begin) and part.endswith(end)):
-            raise _Other
-        return part[len(begin) : len(part) - len(end)]
-
     try:
-        after_user = around("u", False)[-1]
         first, user_answer, answer_user, asked = around("uau")
-        after_answer = around("ua", False)[-1]
-        before_user = without(answer_user, after_answer)
-        turns: dict[str, Any] = {
-            "open": without(first, "", before_user),
-            "user": [before_user, after_user],
-            "assistant": [without(user_answer, after_user), after_answer],
-            "answer": without(asked, after_user),
-        }
+        ends = [first, answer_user]
         tried = TRIED
         try:
-            begin, then, _ = around("su")
-            turns["system"] = [begin, without(then, "", before_user)]
+            system, then, _ = around("su")
+            ends.append(then)
         except ValueError:
             tried = tuple(roles for roles in TRIED if "s" not in roles)
-        turns["trim"] = "word0. " not in said("u", True, " ")
+        # what is on which side of two messages is not known, only that it is the same everywhere
+        before = commonprefix([end[::-1] for end in ends])[::-1]
+        after = commonprefix([user_answer, asked])
+        turns: dict[str, Any] = {
+            "open": first.removesuffix(before),
+            "user": [before, after],
+            "assistant": [user_answer.removeprefix(after), answer_user.removesuffix(before)],
+            "answer": asked.removeprefix(after),
+            "trim": "word0. " not in text.conversation(_messages("u", " ")),
+        }
+        if tried is TRIED:
+            turns["system"] = [system, then.removesuffix(before)]
         for roles in tried:
             for blank in ("", "\n "):
-                messages = [
-                    {"role": ROLES[r], "content": f"{blank}word{i}.{blank}"}
-                    for i, r in enumerate(roles)
-                ]
-                if said(roles, True, blank) != conversation(turns, messages):
+                messages = _messages(roles, blank)
+                if text.conversation(messages) != conversation(turns, messages):
                     return None
     except (_Other, ValueError):
         return None
     return turns
+
+
+def _messages(roles: str, blank: str = "") -> list[dict[str, str]]:
+    return [{"role": ROLES[r], "content": f"{blank}word{i}.{blank}"} for i, r in enumerate(roles)]
 
 
 def conversation(turns: Mapping[str, Any], messages: Messages) -> str:
