@@ -86,7 +86,7 @@ TRANSPOSE Transpose T=0 Tperm=1
 UNPACK Unpack T=0
 BATCH_MATMUL BatchMatMulV2 T=0
 """
-_DIRECT = {r[0]: r[1:] for r in map(str.split, _TABLE.strip().splitlines())}
+DIRECT = {r[0]: r[1:] for r in map(str.split, _TABLE.strip().splitlines())}
 _OPTIONS = {  # of both, with the same meaning; others are said by inputs
     "CUMSUM": ("exclusive", "reverse"),
     "LEAKY_RELU": ("alpha",),
@@ -206,7 +206,7 @@ class Builder:
         if op.name in _SPECIAL:
             found = _SPECIAL[op.name](self, op, [])
         else:
-            theirs, *types = _DIRECT[op.name]
+            theirs, *types = DIRECT[op.name]
             attributes: dict[str, Any] = {
                 key: op.ins[int(at)].dtype  # type: ignore[union-attr]
                 for key, _, at in (t.partition("=") for t in types)
@@ -438,4 +438,4 @@ def _hard_swish(b: Builder, op: Op, _: Any) -> str:
     return b.node("Mul", product, b.constant(1 / 6, x.dtype), **kind)
 
 
-OPERATORS = {*_DIRECT, *_SPECIAL}
+OPERATORS = {*DIRECT, *_SPECIAL}

@@ -16,46 +16,36 @@ from nnl.converters.tensorflow import import_shape as _s  # noqa: F401
 from nnl.converters.tensorflow.axes import Axes
 from nnl.converters.tensorflow.interpreter import HANDLERS
 from nnl.converters.tensorflow.messages import TensorFlowError
+from nnl.converters.tensorflow.operators import DIRECT
 from nnl.converters.tflite.building import Builder, Value, reads
 from nnl.converters.tflite.flatbuffer import Damaged
 
-_MOVING = """
-BROADCAST_TO BroadcastTo
-CONCATENATION ConcatV2
-PACK Pack
-REVERSE_V2 ReverseV2
-SLICE Slice
-SPLIT Split
-SPLIT_V SplitV
-STRIDED_SLICE StridedSlice
-TILE Tile
-UNPACK Unpack
-"""
-_OTHERS = """
-ARG_MAX ArgMax
-ARG_MIN ArgMin
-BATCH_TO_SPACE_ND BatchToSpaceND
-BROADCAST_ARGS BroadcastArgs
-CUMSUM Cumsum
-DEPTH_TO_SPACE DepthToSpace
-FILL Fill
-GATHER_ND GatherNd
-LOCAL_RESPONSE_NORMALIZATION LRN
-MIRROR_PAD MirrorPad
-ONE_HOT OneHot
-PAD Pad
-PADV2 PadV2
-RANGE Range
-RANK Rank
-REVERSE_SEQUENCE ReverseSequence
-SCATTER_ND ScatterNd
-SELECT Select
-SELECT_V2 SelectV2
-SHAPE Shape
-SPACE_TO_BATCH_ND SpaceToBatchND
-SPACE_TO_DEPTH SpaceToDepth
-TOPK_V2 TopKV2
-"""
+# Names in TensorFlow, besides those that its writer knows.
+_NAMES = {name: row[0] for name, row in DIRECT.items()} | {
+    "ARG_MAX": "ArgMax",
+    "ARG_MIN": "ArgMin",
+    "BATCH_TO_SPACE_ND": "BatchToSpaceND",
+    "BROADCAST_ARGS": "BroadcastArgs",
+    "CONCATENATION": "ConcatV2",
+    "DEPTH_TO_SPACE": "DepthToSpace",
+    "FILL": "Fill",
+    "LOCAL_RESPONSE_NORMALIZATION": "LRN",
+    "MIRROR_PAD": "MirrorPad",
+    "PACK": "Pack",
+    "RANK": "Rank",
+    "REVERSE_SEQUENCE": "ReverseSequence",
+    "SELECT": "Select",
+    "SPACE_TO_BATCH_ND": "SpaceToBatchND",
+    "SPACE_TO_DEPTH": "SpaceToDepth",
+    "SPLIT": "Split",
+    "SPLIT_V": "SplitV",
+}
+_MOVE = "BROADCAST_TO CONCATENATION PACK REVERSE_V2 SLICE SPLIT SPLIT_V STRIDED_SLICE TILE UNPACK"
+_COMPUTE = (
+    "ARG_MAX ARG_MIN BATCH_TO_SPACE_ND BROADCAST_ARGS CUMSUM DEPTH_TO_SPACE FILL GATHER_ND "
+    "LOCAL_RESPONSE_NORMALIZATION MIRROR_PAD ONE_HOT PAD PADV2 RANGE RANK REVERSE_SEQUENCE "
+    "SCATTER_ND SELECT SELECT_V2 SHAPE SPACE_TO_BATCH_ND SPACE_TO_DEPTH TOPK_V2"
+)
 
 
 class _Node:
@@ -116,6 +106,6 @@ def _importer(op: str) -> Callable[..., Any]:
     return importer
 
 
-for _table in (_MOVING, _OTHERS):
-    for _name, _theirs in map(str.split, _table.strip().splitlines()):
-        reads(_name, parts=_table is _MOVING)(_importer(_theirs))
+for _listed in (_MOVE, _COMPUTE):
+    for _name in _listed.split():
+        reads(_name, parts=_listed is _MOVE)(_importer(_NAMES[_name]))
