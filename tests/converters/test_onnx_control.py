@@ -17,9 +17,8 @@ import nnl.parametric_functions as PF  # noqa: E402
 from nnl.converters.onnx import load  # noqa: E402
 from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator  # noqa: E402
 from nnl.converters.onnx.exporter import export  # noqa: E402
-from tests.converters.test_onnx_import import (  # noqa: E402, F401
+from tests.converters.test_onnx_import import (  # noqa: E402
     model,
-    no_parameters,
     node,
     normal,
     value,

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper  # noqa: E402
 
 from nnl.converters.onnx import load  # noqa: E402
 from tests.converters.test_onnx_control import constant, graph  # noqa: E402
-from tests.converters.test_onnx_import import model, no_parameters, node, value  # noqa: E402, F401
+from tests.converters.test_onnx_import import model, node, value  # noqa: E402
 
 VALUES = {
     TensorProto.INT32: np.array(2, np.int32),
