@@ -90,9 +90,10 @@ HOW = [
 ]
 
 
+@pytest.mark.parametrize("size, spread", [(50, 2), (5000, 8), (5000, 0.1)])
 @pytest.mark.parametrize("how", HOW)
-def test_probabilities_are_those_of_transformers(how):
-    scores = np.random.default_rng(0).normal(size=50).astype(np.float32) * 2
+def test_probabilities_are_those_of_transformers(how, size, spread):
+    scores = np.random.default_rng(0).normal(size=size).astype(np.float32) * spread
     text = [3, 7, 7, 40]
     t = transformers.generation.logits_process
     kinds = {

@@ -64,12 +64,12 @@ class Sampling:
         s /= self.temperature
         if 0 < self.top_k < s.size:
             s[s < np.partition(s, -self.top_k)[-self.top_k]] = -np.inf
-        p = np.exp(s - s.max())
+        p = np.exp((s - s.max()).astype(np.float32)).astype(np.float64)  # a tenth of its time
         p /= p.sum()
         if self.top_p < 1:
-            order = np.argsort(-p, kind="stable")
-            before = np.cumsum(p[order]) - p[order]  # of those that are better
-            p[order[before >= self.top_p]] = 0
+            kept = _nucleus(p, self.top_p)
+            rest, p = p, np.zeros_like(p)
+            p[kept] = rest[kept]
         if self.min_p > 0:
             p[p < self.min_p * p.max()] = 0
         return p / p.sum()
@@ -81,11 +81,25 @@ class Sampling:
         return drawn(self.probabilities(scores, text), rng)
 
 
+def _nucleus(p: Array, enough: float, most: int = 1024) -> Array:
+    """The fewest of the most probable tokens whose probabilities sum to `enough`.
+
+    Only `most` are sorted where these are enough, which is a small part of a large vocabulary.
+    """
+    least = np.partition(p, -most)[-most] if most < p.size else 0.0
+    among = np.flatnonzero(p >= least if least > 0 else p)
+    order = among[np.argsort(-p[among], kind="stable")]
+    before = np.cumsum(p[order]) - p[order]  # of those that are better
+    if before[-1] < enough and least > 0:
+        return _nucleus(p, enough, p.size)
+    return order[before < enough]
+
+
 def drawn(p: Array, rng: np.random.Generator) -> int:
     """An index, drawn by probabilities p (V,), whose sum is not exactly 1."""
     total = np.cumsum(p)
     index = int(np.searchsorted(total, rng.random() * total[-1], side="right"))
-    return min(index, int(np.flatnonzero(p)[-1]))
+    return index if index < p.size else int(np.flatnonzero(p)[-1])
 
 
 def generators(seed: int | None, count: int) -> list[np.random.Generator]:
