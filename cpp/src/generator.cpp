@@ -67,17 +67,26 @@ class Chooser {
       for (double& p : p_) p = p < *kth ? 0 : p;
     }
     if (how_.top_p < 1) {
-      std::vector<size_t> order(p_.size());
-      std::iota(order.begin(), order.end(), size_t{0});
-      std::stable_sort(order.begin(), order.end(),
-                       [&](size_t a, size_t b) { return p_[a] > p_[b]; });
+      std::vector<size_t> order;
+      for (size_t i = 0; i < p_.size(); ++i)
+        if (p_[i] > 0) order.push_back(i);
+      const auto better = [&](size_t a, size_t b) {
+        return p_[a] != p_[b] ? p_[a] > p_[b] : a < b;
+      };
       const double enough = how_.top_p * std::accumulate(p_.begin(), p_.end(), 0.0);
       double before = 0;  // of those that are better
-      for (size_t i : order) {
-        const double p = p_[i];
-        if (before >= enough) p_[i] = 0;
-        before += p;
+      size_t sorted = 0;  // more of them as they are needed, which is a small part
+      size_t k = 0;
+      for (; k < order.size() && before < enough; ++k) {
+        if (k == sorted) {
+          sorted = std::min(order.size(), std::max<size_t>(1024, 8 * sorted));
+          const auto begin = order.begin() + static_cast<std::ptrdiff_t>(k);
+          std::partial_sort(begin, order.begin() + static_cast<std::ptrdiff_t>(sorted), order.end(),
+                            better);
+        }
+        before += p_[order[k]];
       }
+      for (; k < order.size(); ++k) p_[order[k]] = 0;
     }
     if (how_.min_p > 0) {
       const double least = how_.min_p * *std::max_element(p_.begin(), p_.end());

@@ -14,6 +14,7 @@ import pytest
 
 import nnl as nn
 from nnl import models
+from nnl.models.generation.sampling import Sampling
 from tests.models.texts import write_folder
 from tests.native.test_cpp_library import installed
 
@@ -81,6 +82,12 @@ def test_it_writes_what_python_writes(model, chat):
     assert len(found) == 8  # the caches are full
 
 
+def found_scores(made, prompt):
+    y = made(nn.Variable.from_numpy_array(np.array([prompt])))
+    y.forward()
+    return y.d[0, -1]
+
+
 def test_what_is_drawn_depends_on_the_seed_and_is_probable(model, chat):
     _, path = model
     draws = [
@@ -88,6 +95,11 @@ def test_what_is_drawn_depends_on_the_seed_and_is_probable(model, chat):
         for s in (1, 1, 2)
     ]
     assert draws[0] == draws[1] != draws[2]
+    scores = found_scores(model[0], PROMPTS[0])
+    likely = np.flatnonzero(Sampling(temperature=2, top_p=0.5).probabilities(scores, PROMPTS[0]))
+    options = ("--most", 1, "--temperature", 2, "--top-p", 0.5, "--seed")
+    first = {chat(path, PROMPTS[:1], *options, s)[0][0][0] for s in range(15)}
+    assert 1 < len(first) and first <= {*likely} and len(likely) < 40
     best = chat(path, PROMPTS[:1], "--most", 12)[0]
     drawn = chat(path, PROMPTS[:1], "--most", 12, "--temperature", 3, "--top-p", 1e-6)[0]
     assert drawn == best
