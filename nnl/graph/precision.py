@@ -22,14 +22,16 @@ _CONTEXT = (("cpu:bfloat16",), "")
 _MOVES = frozenset(["reshape", "transpose", "slice", "split", "concatenate", "broadcast", "tile"])
 
 
-def narrow_type(precision: str) -> str | None:
+def narrow_type(precision: str, where: str) -> str | None:
     """The type of 16 bits that a precision stores; None for what a file has.
 
+    Args:
+        where: The function that was given it, for messages.
     Raises:
         ValueError: There is no such precision.
     """
     if precision not in PRECISIONS:
-        raise ValueError(f"precision is {precision!r}, wanted one of {sorted(PRECISIONS)}")
+        raise ValueError(f"{where}: precision is {precision!r}, wanted one of {sorted(PRECISIONS)}")
     return PRECISIONS[precision]
 
 

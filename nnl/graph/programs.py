@@ -95,7 +95,7 @@ class Programs:
 
     def __init__(self, path: str | os.PathLike[str], precision: str = "float32") -> None:
         self.where = os.fspath(path)
-        self._narrow = narrow_type(precision)
+        self._narrow = narrow_type(precision, "load_program")
         with open(path, "rb") as f:
             if os.fstat(f.fileno()).st_size == 0:
                 raise ValueError(f"{self.where}: the file is empty")

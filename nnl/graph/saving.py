@@ -126,7 +126,7 @@ class Saver:
     ) -> None:
         """Write the file; see load_program for precisions, `programs.write` for the language."""
         programs = self.programs
-        if narrow_type(precision) is not None:
+        if narrow_type(precision, "save_program") is not None:
             programs = {k: in_bfloat16(p) for k, p in programs.items()}
         used = {s.name for p in programs.values() for s in p.slots if s.given}
         arrays = {k: nd for k, nd in self.arrays.items() if k in used}

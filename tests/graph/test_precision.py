@@ -136,7 +136,7 @@ def test_what_is_refused(tmp_path):
     x = nn.Variable((2, 3))
     nn.save_program(tmp_path / "f.nnlp", {"y": PF.affine(x, 2)}, {"x": x})
     with pytest.raises(
-        ValueError, match=r"precision is 'int3', wanted one of \['bf16', 'bfloat16'"
+        ValueError, match=r"load_program: precision is 'int3', wanted one of \['bf16', 'bfloat16'"
     ):
         nn.load_program(tmp_path / "f.nnlp", precision="int3")
     solver = S.Sgd(0.1)
