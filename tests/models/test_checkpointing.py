@@ -24,13 +24,6 @@ GPT2 = {"model_type": "gpt2", "vocab_size": 60, "n_embd": 64, "n_head": 4, "n_po
 IDS = np.random.default_rng(0).integers(0, 60, (2, 49))
 
 
-@pytest.fixture(autouse=True)
-def no_parameters():
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
-
-
 def drawn(sizes, layers):
     made = models.from_config({**sizes, "num_hidden_layers": layers, "n_layer": layers})
     rng = np.random.default_rng(0)

@@ -7,7 +7,7 @@ import pytest
 import nnl as nn
 from nnl import models
 from tests.models import checkpoints
-from tests.models.checkpoints import torch, transformers
+from tests.models.checkpoints import torch
 
 pytestmark = pytest.mark.long
 TOLERANCE = 1e-4  # float32 with another order of summation
@@ -33,16 +33,3 @@ def test_scores_are_those_of_transformers(name, tmp_path):
         want = theirs(torch.tensor(ids)).logits.numpy()
     assert abs(want).max() > 0.05
     np.testing.assert_allclose(scores(model, ids), want, rtol=0, atol=TOLERANCE)
-
-
-@pytest.mark.parametrize("name", checkpoints.DECODERS)
-def test_a_written_folder_is_loaded_by_transformers(name, tmp_path):
-    theirs = checkpoints.decoder(name)
-    theirs.save_pretrained(tmp_path / "theirs")
-    models.from_huggingface(tmp_path / "theirs").to_huggingface(tmp_path / "ours")
-    again, report = transformers.AutoModelForCausalLM.from_pretrained(
-        tmp_path / "ours", output_loading_info=True
-    )
-    assert not report["missing_keys"] and not report["unexpected_keys"]
-    for k, v in theirs.state_dict().items():
-        assert torch.equal(v, again.state_dict()[k]), k

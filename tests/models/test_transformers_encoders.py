@@ -50,17 +50,6 @@ def test_what_a_network_gives_is_what_transformers_gives(name, tmp_path):
     np.testing.assert_allclose(y.d[1][rows], want[1][rows], rtol=0, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("name", checkpoints.ENCODERS)
-def test_a_written_folder_is_loaded_by_transformers(name, tmp_path):
-    theirs = checkpoints.encoder(name)
-    theirs.save_pretrained(tmp_path / "theirs")
-    models.from_huggingface(tmp_path / "theirs").to_huggingface(tmp_path / "ours")
-    again, report = type(theirs).from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert not report["missing_keys"] and not report["unexpected_keys"]
-    for k, v in theirs.state_dict().items():
-        assert torch.equal(v, again.state_dict()[k]), k
-
-
 def test_files_with_more_and_older_names_are_read(tmp_path):
     theirs = checkpoints.encoder("bert-summary")
     theirs.save_pretrained(tmp_path)

@@ -61,13 +61,3 @@ def test_vectors_and_scores_of_pairs_are_those_of_transformers(name, tmp_path):
     close(model(tokens=given[1]), want.text_embeds)
     with pytest.raises(ValueError, match=r"tokens has the shape \(1, 17\), wanted \(N, T\) with T"):
         model(tokens=nn.Variable((1, 17)))
-
-
-@pytest.mark.parametrize("name", checkpoints.PICTURES)
-def test_a_written_folder_is_loaded_by_transformers(name, tmp_path):
-    theirs, model = loaded(name, tmp_path / "theirs")
-    model.to_huggingface(tmp_path / "ours")
-    again, report = type(theirs).from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert not report["missing_keys"] and not report["unexpected_keys"]
-    for k, v in theirs.state_dict().items():
-        assert torch.equal(v, again.state_dict()[k]), k

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What networks from folders write, beside transformers: token by token, and texts."""
+"""What networks from folders write, beside transformers: folders, token by token, and texts."""
 
 import json
 
@@ -17,6 +17,28 @@ from tests.models.texts import CHAT, TEXTS
 
 pytestmark = pytest.mark.long
 WRITERS = ["gpt2", "llama-3", "qwen3", "gemma3", "phi4", "olmo2", "qwen2_moe", "smollm3"]
+
+
+FAMILIES = {
+    checkpoints.decoder: checkpoints.DECODERS,
+    checkpoints.encoder: checkpoints.ENCODERS,
+    checkpoints.t5: checkpoints.T5S,
+    checkpoints.pictures: checkpoints.PICTURES,
+}
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [pytest.param(make, n, id=f"{make.__name__}-{n}") for make, ns in FAMILIES.items() for n in ns],
+)
+def test_a_written_folder_is_loaded_by_transformers(make, name, tmp_path):
+    theirs = make(name)
+    theirs.save_pretrained(tmp_path / "theirs")
+    models.from_huggingface(tmp_path / "theirs").to_huggingface(tmp_path / "ours")
+    again, report = type(theirs).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    for k, v in theirs.state_dict().items():
+        assert torch.equal(v, again.state_dict()[k]), k
 
 
 def prompts(*lengths, seed=0):
