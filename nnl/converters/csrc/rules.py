@@ -109,17 +109,6 @@ def _cast(a: Any, x: Any) -> Any:
     return F.identity(x)
 
 
-def _unpooled(a: Any, x: Any) -> Any:
-    """Every pixel with axes of its own, which are stretched."""
-    at = x.ndim - len(a.kernel) - a.channel_last
-    narrow, wide = list(x.shape[:at]), list(x.shape[:at])
-    for n, k in zip(x.shape[at:], (*a.kernel, *[1] * a.channel_last), strict=True):
-        narrow += [n, 1]
-        wide += [n, k]
-    y = F.broadcast(F.reshape(x, narrow), wide)
-    return F.reshape(y, a.infer(x.spec).shape)
-
-
 def _average(a: Any, x: Any) -> Any:
     weight = layout(a, x.shape).weight(np, a.including_pad, np.float32)
     weight = weight.reshape((1,) * (x.ndim - weight.ndim) + weight.shape)
@@ -165,11 +154,9 @@ RULES: dict[str, Rule] = {
     "batch_matmul": _matmul,
     "cast": _cast,
     "corner_pixels": PIXELS["corner_pixels"],
-    "global_average_pooling": lambda a, x: F.mean(x, tuple(range(2, x.ndim)), keepdims=True),
     "interpolate": _interpolated,
     "min_max_quantize": _min_max,
     "mod2": lambda a, x, y: x - F.floor(x / y) * y,
     "one_hot": _one_hot,
     "scatter_along": _scattered_in_part,
-    "unpooling": _unpooled,
 }

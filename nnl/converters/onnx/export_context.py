@@ -11,8 +11,11 @@ import numpy as np
 
 from nnl.converters.onnx.errors import UnsupportedOperator
 from nnl.converters.onnx.export_older import FORM, Refused, older
+from nnl.converters.onnx.export_refusals import NO_MEANING
 from nnl.converters.onnx.export_tensor import Call, NodeRecord, Tensor, as_initializer
 from nnl.converters.onnx.registry import ONNX
+from nnl.converters.rules.spectra import PIXELS, SPECTRA
+from nnl.converters.simpler import SIMPLER
 from nnl.core.context import using
 from nnl.core.graph import Node, Value, capture
 from nnl.core.op import OPS
@@ -22,6 +25,7 @@ from nnl.core.variable import Variable
 
 Key = tuple[int, int]
 _RESHAPED = "reshaped_"  # parameters keep their names in another shape
+RULES = {**SIMPLER, **SPECTRA, **PIXELS}  # what functions are in others
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64))
 
 
@@ -283,8 +287,15 @@ class Exporter:
             values = call.attrs.as_dict()
             attributes = {onnx: values[name] for name, onnx in table.attrs.items()}
             return (self.emit(table.op_type, *call.inputs, **attributes),)
-        if hasattr(call.attrs, "decompose"):
-            return self.expand(call, lambda attrs, *x: attrs.decompose(*x))
+        if call.name in NO_MEANING:
+            raise Refused(NO_MEANING[call.name])
+        own = [getattr(type(call.attrs), how, None) for how in ("decompose", "portable")]
+        for rule in (own[0], RULES.get(call.name), own[1]):
+            if rule is not None:
+                try:
+                    return self.expand(call, rule)
+                except _Silent:
+                    continue
         raise Refused(reason_without(call.name))
 
     def expand(
@@ -294,11 +305,18 @@ class Exporter:
 
         Args:
             inputs: What the variables stand for; the inputs of the call if left out.
+        Raises:
+            _Silent: The function has nothing to say of these arguments.
         """
         given = list(inputs) if inputs else call.inputs
         with using(auto_forward=False, target=call.target, no_grad=True), tracing(None):
             leaves = [_leaf(x) if x is not None else None for x in given]
-            ys = function(call.attrs, *leaves)
+            try:
+                ys = function(call.attrs, *leaves)
+            except NotImplementedError:  # what `portable` says of some arguments
+                ys = None
+        if ys is None:
+            raise _Silent
         edges = [y.edge for y in (ys if isinstance(ys, tuple) else (ys,))]
         for x, leaf in zip(given, leaves, strict=True):
             if x is not None and leaf is not None:
@@ -310,6 +328,10 @@ class Exporter:
     def keep_alive(self, *graphs: Any) -> None:
         """Keep graphs whose ids are keys of `values`."""
         self._alive.append(graphs)
+
+
+class _Silent(Exception):
+    """A rule has nothing to say of some arguments."""
 
 
 def _leaf(x: Tensor) -> Variable:
@@ -330,12 +352,17 @@ def onnx_type(dtype: Any) -> int:
     return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 
+def has_parts(name: str) -> bool:
+    """Whether a function is written as what it is made of where there is no handler for it."""
+    own = OPS[name].attrs_class
+    made = name in RULES or hasattr(own, "decompose") or hasattr(own, "portable")
+    return made and name not in NO_MEANING
+
+
 def reason_without(name: str) -> str:
     """Why a function has no ONNX form, at least not in the wanted version."""
-    from nnl.converters.onnx.export_refusals import NO_MEANING
-
-    if OPS[name].nnp is None and name not in NO_MEANING:
+    if OPS[name].nnp is None:
         return "it belongs to gradients or solvers"
     if name in ONNX.exports:
         return f"it needs opset {min(e.since for e in ONNX.exports[name])}"
-    return NO_MEANING.get(name, "it has no ONNX form")
+    return "it has no ONNX form"

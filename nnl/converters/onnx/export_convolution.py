@@ -137,18 +137,3 @@ def global_average_pooling(ctx: Exporter, call: Call) -> Tensor:
         return ctx.reshape(x, call.shape)
     y = ctx.emit("GlobalAveragePool", x)
     return y if x.ndim == 4 else ctx.reshape(y, call.shape)
-
-
-@onnx_export("unpooling")
-def unpooling(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
-    """Every pixel in a window of its own: (..., s, k, ...) stretched from (..., s, 1, ...)."""
-
-    def stretch(a, x):  # type: ignore[no-untyped-def]
-        lead, size, tail = split(a, x.shape)
-        ones = tuple(n for s in size for n in (s, 1))
-        pairs = tuple(n for pair in zip(size, a.kernel, strict=True) for n in pair)
-        y = OPS["reshape"](x, shape=(*lead, *ones, *tail))
-        y = OPS["broadcast"](y, shape=(*lead, *pairs, *tail))
-        return OPS["reshape"](y, shape=a.infer(x.spec).shape)
-
-    return ctx.expand(call, stretch)

@@ -11,6 +11,7 @@ import numpy as np
 from nnl.converters.onnx.export_context import Exporter, Refused
 from nnl.converters.onnx.export_tensor import Call, Tensor
 from nnl.converters.onnx.registry import onnx_export
+from nnl.core.op import OPS
 
 
 def scaled(ctx: Exporter, x: Tensor, factor: float) -> Tensor:
@@ -34,14 +35,6 @@ _BINARY = {"bc_add2": "Add", "maximum2": "Max", "minimum2": "Min"}
 @onnx_export(*_BINARY)
 def binary(ctx: Exporter, call: Call) -> Tensor:
     return ctx.emit(_BINARY[call.name], *call.inputs)
-
-
-@onnx_export("mul_n")
-def product(ctx: Exporter, call: Call) -> Tensor:
-    y = call.x if len(call.inputs) > 1 else ctx.emit("Identity", call.x)
-    for x in call.inputs[1:]:
-        y = ctx.emit("Mul", y, x)
-    return y
 
 
 # (operator, whether the number is the first operand)
@@ -189,21 +182,9 @@ def softplus(ctx: Exporter, call: Call) -> Tensor:
     return scaled(ctx, ctx.emit("Softplus", scaled(ctx, call.x, beta)), 1.0 / beta)
 
 
-@onnx_export("swish")
-def swish(ctx: Exporter, call: Call) -> Tensor:
-    return ctx.emit("Mul", call.x, ctx.emit("Sigmoid", call.x))
-
-
-@onnx_export("gelu")
+@onnx_export("gelu", since=20)
 def gelu(ctx: Exporter, call: Call) -> Tensor:
-    x = call.x
-    if ctx.opset >= 20:
-        return ctx.emit("Gelu", x, approximate="tanh")
-    root = math.sqrt(2.0 / math.pi)
-    cubic = ctx.emit("Mul", ctx.emit("Mul", x, x), 0.044715 * root)
-    inner = ctx.emit("Mul", ctx.emit("Add", cubic, root), x)
-    bent = ctx.emit("Add", ctx.emit("Tanh", inner), 1.0)
-    return scaled(ctx, ctx.emit("Mul", bent, x), 0.5)
+    return ctx.emit("Gelu", call.x, approximate="tanh")
 
 
 @onnx_export("mish")
@@ -211,11 +192,6 @@ def mish(ctx: Exporter, call: Call) -> Tensor:
     if ctx.opset >= 18:
         return ctx.emit("Mish", call.x)
     return ctx.emit("Mul", call.x, ctx.emit("Tanh", ctx.emit("Softplus", call.x)))
-
-
-@onnx_export("tanh_shrink")
-def tanh_shrink(ctx: Exporter, call: Call) -> Tensor:
-    return ctx.emit("Sub", call.x, ctx.emit("Tanh", call.x))
 
 
 def truncated(ctx: Exporter, x: Tensor) -> Tensor:
@@ -257,3 +233,8 @@ def bit_shift(ctx: Exporter, call: Call) -> Tensor:
     if np.dtype(x.dtype).kind != "u":
         raise Refused(f"ONNX shifts unsigned integers, x is {x.dtype}")
     return ctx.emit("BitShift", x, ctx.cast(shift, x.dtype), direction=call.attrs.direction)
+
+
+@onnx_export("binarize")
+def binarize(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
+    return ctx.expand(call, lambda a, x: OPS["sign"](x, alpha=a.quantize_zero_to))

@@ -10,7 +10,6 @@ from nnl.converters.onnx import (  # noqa: F401
     export_elementwise,
     export_language,
     export_layout,
-    export_loss,
     export_matrix,
     export_normalization,
     export_quantization,
@@ -19,5 +18,4 @@ from nnl.converters.onnx import (  # noqa: F401
     export_reduction,
     export_resize,
     export_sampling,
-    export_spectra,
 )

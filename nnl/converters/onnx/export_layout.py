@@ -31,13 +31,6 @@ def broadcast(ctx: Exporter, call: Call) -> Tensor:
     return ctx.expand_to(call.x, call.shape)
 
 
-@onnx_export("broadcast_to")
-def broadcast_to(ctx: Exporter, call: Call) -> Tensor:
-    x, y = call.input(0), call.input(1)
-    start = x.ndim - y.ndim if call.attrs.axis == -1 else call.attrs.axis
-    return ctx.expand_to(ctx.unsqueeze(y, *range(y.ndim, x.ndim - start)), call.shape)
-
-
 def wrapped(ctx: Exporter, index: Tensor, size: int) -> Tensor:
     """Indices in [0, size), of some that count from the end."""
     negative = ctx.emit("Less", index, 0, dtype=np.bool_)
@@ -111,17 +104,6 @@ def split(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
     return tuple(ctx.squeeze(part, axis) for part in parts)
 
 
-@onnx_export("meshgrid")
-def meshgrid(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
-    out = []
-    rank = len(call.shapes[0])
-    for i in range(len(call.inputs)):
-        axis = i if call.attrs.ij_indexing or i > 1 or rank == 1 else 1 - i
-        x = ctx.unsqueeze(call.input(i), *(a for a in range(rank) if a != axis))
-        out.append(ctx.expand_to(x, call.shapes[i]))
-    return tuple(out)
-
-
 @onnx_export("slice")
 def slice_(ctx: Exporter, call: Call) -> Tensor:
     x, a = call.x, call.attrs
@@ -177,3 +159,19 @@ def read_along(ctx: Exporter, call: Call) -> Tensor:
 
 def gathered(ctx: Exporter, x: Tensor, positions: Any, axis: int) -> Tensor:
     return ctx.emit("Gather", x, ctx.constant(positions, np.int64), axis=axis)
+
+
+@onnx_export("pad_backward")
+def pad_backward(ctx: Exporter, call: Call) -> Tensor:
+    """One product with zeros and ones per axis: where each padded element came from."""
+    y, rank = call.x, call.x.ndim
+    for axis, source in enumerate(call.attrs.sources(np, call.shapes[0])):
+        if source is None:
+            continue
+        matrix = np.zeros((len(source), call.shapes[0][axis]))
+        matrix[range(len(source)), source] = 1
+        order = [*(d for d in range(rank) if d != axis), axis]
+        y = ctx.emit("Transpose", y, perm=order)
+        y = ctx.emit("MatMul", y, ctx.constant(matrix, call.x.dtype))
+        y = ctx.emit("Transpose", y, perm=[order.index(d) for d in range(rank)])
+    return ctx.emit("Identity", y) if y is call.x else y

@@ -12,7 +12,6 @@ from nnl.converters.onnx.export_context import Exporter
 from nnl.converters.onnx.export_elementwise import scaled
 from nnl.converters.onnx.export_tensor import Call, Tensor
 from nnl.converters.onnx.registry import onnx_export
-from nnl.core.op import OPS
 from nnl.functions.einsum import parse
 
 
@@ -92,27 +91,3 @@ def _pairs_matrix(points: int, inverse: bool) -> np.ndarray:
     sine = np.sin(angle) if inverse else -np.sin(angle)
     blocks = np.array([[np.cos(angle), sine], [-sine, np.cos(angle)]])
     return blocks.transpose(2, 0, 3, 1).reshape(2 * points, 2 * points)
-
-
-def signs(call: Call, w: object) -> object:
-    return OPS["sign"](w, alpha=call.attrs.quantize_zero_to)
-
-
-@onnx_export("binary_connect_affine", "binary_connect_convolution")
-def binary_connect(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
-    def with_signs(a, x, w, binary_weight, bias=None):  # type: ignore[no-untyped-def]
-        inner = a.inner()
-        return inner.op(x, signs(call, w), bias, **inner.as_dict())
-
-    return ctx.expand(call, with_signs)
-
-
-@onnx_export("binary_weight_affine", "binary_weight_convolution")
-def binary_weight(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
-    def with_scaled_signs(a, x, w, binary_weight, alpha, bias=None):  # type: ignore[no-untyped-def]
-        inner = a.inner()
-        axes = (0,) if a.outputs_last else tuple(range(1, w.ndim))
-        size = OPS["mean"](OPS["abs"](w), axes=axes, keep_dims=True)
-        return inner.op(x, OPS["mul2"](signs(call, w), size), bias, **inner.as_dict())
-
-    return ctx.expand(call, with_scaled_signs)

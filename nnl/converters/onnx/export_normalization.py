@@ -138,39 +138,3 @@ def normalization(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
 @onnx_export("mean_subtraction")
 def mean_subtraction(ctx: Exporter, call: Call) -> Tensor:
     return ctx.emit("Sub", call.x, call.input(1))
-
-
-@onnx_export("vat_noise")
-def vat_noise(ctx: Exporter, call: Call) -> Tensor:
-    """x at the length eps; the floor of the squared length is that of the function."""
-    a, x = call.attrs, call.x
-    axes = range(a.base_axis, x.ndim)
-    total = ctx.reduce("ReduceSum", ctx.emit("Mul", x, x), axes, keepdims=True)
-    norm = ctx.emit("Sqrt", ctx.emit("Add", total, 1e-8))
-    return ctx.emit("Mul", x, ctx.emit("Div", a.eps, norm))
-
-
-@onnx_export("spectral_norm", "spectral_norm_with_u")
-def spectral_norm(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
-    """w over its largest singular value, by the same power iteration."""
-    a, w, u = call.attrs, call.input(0), call.input(1)
-    order = (a.dim, *(d for d in range(w.ndim) if d != a.dim))
-    rows = w.sizes[a.dim]
-    matrix = ctx.reshape(ctx.transpose(w, order), (rows, prod(w.sizes) // rows))
-    left = ctx.reshape(u, (1, rows))
-    right = left
-    for _ in range(a.itr):
-        right = _unit(ctx, ctx.emit("MatMul", left, matrix), a.eps)
-        left = _unit(ctx, ctx.emit("Gemm", right, matrix, transB=1), a.eps)
-    product = ctx.emit("Mul", ctx.emit("MatMul", left, matrix), right)
-    sigma = ctx.reduce("ReduceSum", product, [0, 1])
-    y = ctx.emit("Div", w, sigma)
-    if call.name == "spectral_norm":
-        return (y,)
-    kept = ctx.emit("Identity", u) if a.test else ctx.reshape(left, u.sizes)
-    return y, kept
-
-
-def _unit(ctx: Exporter, row: Tensor, eps: float) -> Tensor:
-    total = ctx.reduce("ReduceSum", ctx.emit("Mul", row, row), [1], keepdims=True)
-    return ctx.emit("Div", row, ctx.emit("Sqrt", ctx.emit("Add", total, eps)))

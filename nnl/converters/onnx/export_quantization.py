@@ -49,24 +49,6 @@ def pow2_quantize(ctx: Exporter, call: Call) -> Tensor:
     return choose(ctx, negative, 0.0 if a.with_zero else 2.0**lowest, y)
 
 
-@onnx_export("min_max_quantize")
-def min_max_quantize(ctx: Exporter, call: Call) -> Tensor:
-    """With the range of the input, or the one that was learnt (also where training averages it)."""
-    x, qr_min, qr_max, ql_min, ql_max = (call.input(i) for i in range(5))
-    if call.attrs.x_min_max and not call.attrs.ema:
-        axes = [d for d, n in enumerate(qr_min.sizes) if n == 1]
-        qr_min = ctx.reduce("ReduceMin", x, axes, keepdims=True)
-        qr_max = ctx.reduce("ReduceMax", x, axes, keepdims=True)
-    qr_max = ctx.emit("Max", qr_max, ctx.emit("Add", qr_min, call.attrs.eps))
-    scale = ctx.emit("Div", ctx.emit("Sub", qr_max, qr_min), ctx.emit("Sub", ql_max, ql_min))
-    zero = rounded(ctx, ctx.emit("Sub", ql_min, ctx.emit("Div", qr_min, scale)))
-    zero = ctx.emit("Min", ctx.emit("Max", zero, ql_min), ql_max)
-    lowest, highest = (ctx.emit("Mul", ctx.emit("Sub", q, zero), scale) for q in (ql_min, ql_max))
-    y = ctx.emit("Sub", ctx.emit("Min", ctx.emit("Max", x, lowest), highest), lowest)
-    steps = rounded(ctx, ctx.emit("Div", y, scale))
-    return ctx.emit("Add", ctx.emit("Mul", steps, scale), lowest)
-
-
 @onnx_export("quantize_linear")
 def quantize_linear(ctx: Exporter, call: Call) -> Tensor:
     a = call.attrs

@@ -26,15 +26,6 @@ def total_of_all(ctx: Exporter, call: Call) -> Tensor:
     return ctx.reduce(op_type, call.x, range(call.x.ndim))
 
 
-@onnx_export("norm")
-def norm(ctx: Exporter, call: Call) -> Tensor:
-    x, p, axes, keep = call.x, call.attrs.p, call.attrs.axes, call.attrs.keep_dims
-    if p in (1, 2) and axes:
-        return ctx.reduce(f"ReduceL{int(p)}", x, axes, keep)
-    power = ctx.emit("Pow", ctx.emit("Abs", x), float(p))
-    return ctx.emit("Pow", ctx.reduce("ReduceSum", power, axes, keep), 1.0 / p)
-
-
 @onnx_export("max", "min")
 def extremum(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
     a, x = call.attrs, call.x
@@ -111,62 +102,6 @@ def top_k_data(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
     full = ctx.emit("ScatterElements", zeros, index, values, axis=base)
     y = ctx.reshape(full, call.shape)
     return (y, index) if a.with_index else (y,)
-
-
-@onnx_export("searchsorted")
-def searchsorted(ctx: Exporter, call: Call) -> Tensor:
-    """How many elements of the sequence are smaller (or not larger)."""
-    sequence, values = call.input(0), call.input(1)
-    n = sequence.ndim
-    compare = "LessOrEqual" if call.attrs.right else "Less"
-    pair = (ctx.unsqueeze(sequence, n - 1), ctx.unsqueeze(values, n))
-    before = ctx.from_bool(ctx.emit(compare, *pair, dtype=np.bool_), call.dtypes[0])
-    return ctx.reduce("ReduceSum", before, [n])
-
-
-def label_scores(ctx: Exporter, call: Call) -> tuple[Tensor, Tensor]:
-    """The labels as int64, and the score of each."""
-    labels = ctx.cast(call.input(1), np.int64)
-    index = ctx.emit("Max", labels, 0)
-    return labels, ctx.emit("GatherElements", call.x, index, axis=call.attrs.axis)
-
-
-@onnx_export("top_n_error")
-def top_n_error(ctx: Exporter, call: Call) -> Tensor:
-    axis = call.attrs.axis
-    labels, scores = label_scores(ctx, call)
-    dtype = call.dtypes[0]
-    above = ctx.from_bool(ctx.emit("GreaterOrEqual", call.x, scores, dtype=np.bool_), dtype)
-    many = ctx.reduce("ReduceSum", above, [axis], keepdims=True)
-    wrong = ctx.emit("Greater", many, float(call.attrs.n), dtype=np.bool_)
-    counts = ctx.emit("GreaterOrEqual", labels, 0, dtype=np.bool_)
-    return ctx.from_bool(ctx.emit("And", wrong, counts), dtype)
-
-
-@onnx_export("confusion_matrix")
-def confusion_matrix(ctx: Exporter, call: Call) -> Tensor:
-    """One-hot labels times one-hot guesses; a negative label is a row of zeros."""
-    x, axis = call.x, call.attrs.axis
-    n = x.sizes[axis]
-    labels = ctx.cast(call.input(1), np.int64)
-    negative = ctx.emit("Less", labels, 0, dtype=np.bool_)
-    labels = choose(ctx, negative, n, labels)
-    guesses = ctx.emit("ArgMax", x, axis=axis, keepdims=1, dtype=np.int64)
-    values = ctx.constant(np.array([0, 1], x.dtype))
-    flat = ctx.ints(-1)
-    marks = [
-        ctx.emit(
-            "OneHot",
-            ctx.emit("Reshape", v, flat),
-            ctx.constant(n, np.int64),
-            values,
-            axis=-1,
-            dtype=x.dtype,
-        )
-        for v in (labels, guesses)
-    ]
-    y = ctx.emit("MatMul", ctx.emit("Transpose", marks[0], perm=(1, 0)), marks[1])
-    return ctx.cast(y, np.int32)
 
 
 @onnx_export("embed")
@@ -282,17 +217,3 @@ def opened(call: Call, y: Tensor, axis: int = 0) -> Tensor:
     """Mark an axis whose size depends on the values of the inputs."""
     y.open_axis = axis
     return y
-
-
-@onnx_export("prune")
-def prune(ctx: Exporter, call: Call) -> Tensor:
-    """0 where the magnitude is below that of the k-th smallest."""
-    x, rate = call.x, call.attrs.rate
-    size = prod(x.sizes)
-    if rate == 1 or not size:
-        return ctx.emit("Mul", x, 0.0)
-    k = int(np.float32(size - 1) * np.float32(rate))
-    magnitude = ctx.emit("Abs", x)
-    smallest, _ = top(ctx, ctx.emit("Reshape", magnitude, ctx.ints(-1)), ctx.ints(k + 1), 0, False)
-    bound = ctx.emit("Gather", smallest, ctx.constant(k, np.int64), axis=0)
-    return choose(ctx, ctx.emit("Less", magnitude, bound, dtype=np.bool_), 0.0, x)

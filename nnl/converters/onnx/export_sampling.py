@@ -8,107 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.onnx.export_context import Exporter, Refused
-from nnl.converters.onnx.export_elementwise import choose
-from nnl.converters.onnx.export_layout import BEFORE_FIRST
+from nnl.converters.onnx.export_context import Exporter
 from nnl.converters.onnx.export_tensor import Call, Tensor
 from nnl.converters.onnx.registry import onnx_export
 from nnl.core.op import OPS
-from nnl.functions.deformable_convolution import window_positions
-from nnl.functions.warp import base_grid
-
-
-def _column(ctx: Exporter, values: Sequence[float], x: Tensor) -> Tensor:
-    """One number for each spatial axis, to go with (batch, axis, point)."""
-    return ctx.constant(np.array(values)[:, None], x.dtype)
-
-
-@onnx_export("add_window_positions")
-def add_window_positions(ctx: Exporter, call: Call) -> Tensor:
-    a = call.attrs
-    grid = window_positions(a.kernel, a.out, a.pad, a.stride, a.dilation)
-    return ctx.emit("Add", call.x, ctx.constant(grid, call.x.dtype))
-
-
-@onnx_export("grid_positions")
-def grid_positions(ctx: Exporter, call: Call) -> Tensor:
-    a, x = call.attrs, call.x
-    y = ctx.slice(x, [-1], [BEFORE_FIRST], [2], [-1])
-    y = ctx.emit("Transpose", y, perm=(0, 2, 1))
-    y = ctx.emit("Mul", y, ctx.constant(a.scale(np, np.float64), x.dtype))
-    if a.linear:
-        return y
-    return ctx.emit("Add", y, _column(ctx, [(n - 1) / 2 for n in a.sizes], x))
-
-
-@onnx_export("folded_positions")
-def folded_positions(ctx: Exporter, call: Call) -> Tensor:
-    a, y = call.attrs, call.x
-    if a.padding_mode == "reflect":
-        y = _reflected(ctx, y, a.sizes, a.align_corners)
-    high = _column(ctx, [n - 1 for n in a.sizes], call.x)
-    return ctx.emit("Min", ctx.emit("Max", y, 0.0), high)
-
-
-def _reflected(ctx: Exporter, p: Tensor, sizes: Sequence[int], align_corners: bool) -> Tensor:
-    """Positions mirrored at both ends until they are inside."""
-    length = [n - 1.0 if align_corners else float(n) for n in sizes]
-    low = 0.0 if align_corners else -0.5
-    size = _column(ctx, [n or 1.0 for n in length], p)  # an axis of one pixel is set to 0 below
-    distance = ctx.emit("Abs", ctx.emit("Sub", p, low))
-    turns = ctx.emit("Floor", ctx.emit("Div", distance, size))
-    distance = ctx.emit("Sub", distance, ctx.emit("Mul", turns, size))
-    odd = ctx.emit("Equal", ctx.emit("Mod", turns, 2.0, fmod=1), 1.0, dtype=np.bool_)
-    y = choose(ctx, odd, ctx.emit("Sub", size, distance), distance)
-    return ctx.emit("Mul", ctx.emit("Add", y, low), _column(ctx, [bool(n) for n in length], p))
-
-
-@onnx_export("corner_pixels")
-def corner_pixels(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
-    a, p = call.attrs, call.x
-    if a.nearest:
-        away = ctx.emit("Floor", ctx.emit("Add", ctx.emit("Abs", p), 0.5))
-        low = ctx.emit("Mul", ctx.emit("Sign", p), away)
-    else:
-        low = ctx.emit("Floor", p)
-    index = inside = None
-    taps = 1
-    for k, size in enumerate(a.sizes):
-        row = ctx.slice(low, [k], [k + 1], [1])
-        corners = row if a.nearest else ctx.emit("Concat", row, ctx.emit("Add", row, 1.0), axis=1)
-        above = ctx.emit("GreaterOrEqual", corners, 0.0, dtype=np.bool_)
-        valid = ctx.emit("And", above, ctx.emit("Less", corners, float(size), dtype=np.bool_))
-        at = ctx.cast(choose(ctx, valid, corners, 0.0), np.int64)
-        taps *= 1 if a.nearest else 2
-        if index is None or inside is None:
-            index, inside = at, valid
-            continue
-        shape = (p.sizes[0], taps, p.sizes[2])
-        rows = ctx.emit("Mul", ctx.unsqueeze(index, 2), size)
-        index = ctx.reshape(ctx.emit("Add", rows, ctx.unsqueeze(at, 1)), shape)
-        both = ctx.emit("And", ctx.unsqueeze(inside, 2), ctx.unsqueeze(valid, 1))
-        inside = ctx.reshape(both, shape)
-    if index is None or inside is None:
-        raise Refused("an image without spatial axes")
-    return choose(ctx, inside, index, 0), ctx.from_bool(inside, p.dtype), low
-
-
-@onnx_export("sample_pixels")
-def sample_pixels(ctx: Exporter, call: Call) -> Tensor:
-    """The sum over taps t of x[b, :, index[b, t, p]] weight[b, t, p]."""
-    x, index, weight = call.input(0), ctx.cast(call.input(1), np.int64), call.input(2)
-    pixels = ctx.emit("Transpose", x, perm=(0, 2, 1))
-    read = ctx.emit("GatherND", pixels, ctx.unsqueeze(index, 3), batch_dims=1)  # (b, t, p, c)
-    total = ctx.reduce("ReduceSum", ctx.emit("Mul", read, ctx.unsqueeze(weight, 3)), [1])
-    return ctx.emit("Transpose", total, perm=(0, 2, 1))
-
-
-@onnx_export("affine_grid")
-def affine_grid(ctx: Exporter, call: Call) -> Tensor:
-    a, theta = call.attrs, call.x
-    base = ctx.constant(base_grid(a.size, a.align_corners), theta.dtype)
-    y = ctx.emit("MatMul", base, ctx.transpose(theta, (0, 2, 1)))
-    return ctx.reshape(y, call.shape)
 
 
 @onnx_export("warp_by_grid", since=16)
@@ -158,30 +61,6 @@ def _region(x: Any, starts: Sequence[int], sizes: Sequence[int], steps: Sequence
     stops = [i + (n - 1) * s + 1 for i, n, s in zip(starts, sizes, steps, strict=True)]
     ends = (x.shape[0], *stops, x.shape[3])
     return OPS["slice"](x, start=(0, *starts, 0), stop=ends, step=(1, *steps, 1))
-
-
-@onnx_export("separable_sum")
-def separable_sum(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
-    """One product for each pair of taps."""
-
-    def taps(a, x, v, u):  # type: ignore[no-untyped-def]
-        rows, columns = v.shape[2:]
-
-        def tap(kernel, k):  # type: ignore[no-untyped-def]
-            stop = (kernel.shape[0], k + 1, rows, columns)
-            return OPS["slice"](kernel, start=(0, k, 0, 0), stop=stop, step=(1, 1, 1, 1))
-
-        parts = []
-        for i in range(v.shape[1]):
-            row = []
-            for j in range(u.shape[1]):
-                stop = (*x.shape[:2], i + rows, j + columns)
-                part = OPS["slice"](x, start=(0, 0, i, j), stop=stop, step=(1, 1, 1, 1))
-                row.append(OPS["mul2"](part, tap(u, j)))
-            parts.append(OPS["mul2"](OPS["add_n"](*row), tap(v, i)))
-        return OPS["add_n"](*parts)
-
-    return ctx.expand(call, taps)
 
 
 @onnx_export("patch_correlation")

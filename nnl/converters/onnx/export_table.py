@@ -7,6 +7,7 @@ It prints the page docs/onnx_export.md; a test compares the two.
 from __future__ import annotations
 
 from nnl.converters.onnx import export_families as _families  # noqa: F401  registers the handlers
+from nnl.converters.onnx.export_context import has_parts
 from nnl.converters.onnx.export_older import FORM
 from nnl.converters.onnx.export_refusals import NO_MEANING
 from nnl.converters.onnx.exporter import OLDEST_OPSET
@@ -42,12 +43,12 @@ def export_rows() -> list[tuple[str, str, str]]:
             continue
         if name in ONNX.exports:
             since = max(min(e.since for e in ONNX.exports[name]), FORM)
-            if hasattr(op.attrs_class, "decompose"):
+            if has_parts(name):
                 since = FORM
             rows.append((name, str(since), "handler"))
         elif op.onnx is not None:
             rows.append((name, str(max(op.onnx.since, FORM)), op.onnx.op_type))
-        elif hasattr(op.attrs_class, "decompose"):
+        elif has_parts(name):
             rows.append((name, str(FORM), "its parts"))
         else:
             rows.append((name, "", NO_MEANING.get(name, "not available")))
@@ -59,8 +60,7 @@ def own_functions() -> set[str]:
     return {
         name
         for name, op in OPS.items()
-        if op.nnp is None
-        and (name in ONNX.exports or op.onnx is not None or hasattr(op.attrs_class, "decompose"))
+        if op.nnp is None and (name in ONNX.exports or op.onnx is not None or has_parts(name))
     }
 
 

@@ -73,12 +73,24 @@ def _cumprod(a: Any, x: Any) -> Any:
     return F.concatenate(*done, axis=axis) if len(done) > 1 else done[0]
 
 
+def _unpooled(a: Any, x: Any) -> Any:
+    """Every pixel with axes of its own, which are stretched."""
+    at = x.ndim - len(a.kernel) - a.channel_last
+    narrow, wide = list(x.shape[:at]), list(x.shape[:at])
+    for n, k in zip(x.shape[at:], (*a.kernel, *[1] * a.channel_last), strict=True):
+        narrow += [n, 1]
+        wide += [n, k]
+    y = F.broadcast(F.reshape(x, narrow), wide)
+    return F.reshape(y, a.infer(x.spec).shape)
+
+
 RULES = {
     "trilu": _triangle,
     "meshgrid": _grid,
     "broadcast_to": _broadcast_to,
     "pad": _from_sources,
     "shift": _from_sources,
+    "unpooling": _unpooled,
     "cumprod": _cumprod,
     "eye_like": lambda a, x: _constant(np.eye(x.shape[-2], x.shape[-1], a.k)),
 }

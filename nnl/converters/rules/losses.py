@@ -62,15 +62,16 @@ def _categorical(a: Any, x: Any, target: Any) -> Any:
 
 
 def _confusion(a: Any, x: Any, target: Any) -> Any:
-    """Ones, added up at pairs of label and guess."""
+    """One-hot labels times one-hot guesses; a negative label is a row of zeros."""
     n, count, cast = x.shape[a.axis], target.size, OPS["cast"]
     label, guess = (
-        F.reshape(cast(v, dtype="float32"), (1, count))
+        F.reshape(cast(v, dtype="float32"), (count, 1))
         for v in (target, F.max(x, a.axis, only_index=True))
     )
-    at = cast(F.concatenate(F.maximum_scalar(label, 0.0), guess, axis=0), dtype="int64")
-    known = F.reshape(F.greater_equal_scalar(label, 0.0), (count,))
-    return cast(F.scatter_nd(known, at, shape=(n, n), add=True), dtype="int32")
+    known = F.greater_equal_scalar(label, 0.0)
+    rows = F.one_hot(F.maximum_scalar(label, 0.0), (n,)) * known
+    pairs = F.batch_matmul(rows, F.one_hot(guess, (n,)), transpose_a=True)
+    return cast(pairs, dtype="int32")
 
 
 RULES = {

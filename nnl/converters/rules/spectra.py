@@ -88,11 +88,11 @@ def _corner_pixels(a: Any, p: Any) -> Any:
         if index is None:
             index, inside = corners, valid
             continue
-        taps = index.shape[1] * corners.shape[1]
-        index = F.reshape(index, (b, -1, 1, points)) * float(size)
-        index = F.reshape(index + F.reshape(corners, (b, 1, -1, points)), (b, taps, points))
-        both = F.reshape(inside, (b, -1, 1, points)) * F.reshape(valid, (b, 1, -1, points))
-        inside = F.reshape(both, (b, taps, points))
+        one, other = (b, index.shape[1], 1, points), (b, 1, corners.shape[1], points)
+        taps = (b, index.shape[1] * corners.shape[1], points)
+        rows = F.reshape(index, one) * float(size)
+        index = F.reshape(rows + F.reshape(corners, other), taps)
+        inside = F.reshape(F.reshape(inside, one) * F.reshape(valid, other), taps)
     return OPS["cast"](index * inside, dtype="int64"), inside, low
 
 

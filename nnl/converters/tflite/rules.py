@@ -116,15 +116,6 @@ def _float(x: Any) -> Any:
     return x if x.spec.dtype == np.float32 else OPS["cast"](x, dtype="float32")
 
 
-def _repeated(a: Any, x: Any) -> Any:
-    """Pixels taken several times along every axis."""
-    first = x.ndim - a.channel_last - len(a.kernel)
-    for axis, k in enumerate(a.kernel, first):
-        if k > 1:
-            x = taken(x, axis, np.repeat(np.arange(x.shape[axis]), k))
-    return x
-
-
 def _take_along(a: Any, x: Any, index: Any) -> Any:
     axis = a.axis % x.ndim
     order = [i for i in range(x.ndim) if i != axis] + [axis]
@@ -180,7 +171,6 @@ RULES: dict[str, Any] = {
     "scatter_along": _scatter_along,
     "store": lambda a, old, new: new,  # the file has no memory of runs before
     "take_along": _take_along,
-    "unpooling": _repeated,
     "tan": lambda a, x: F.sin(x) / F.cos(x),
     "asin": lambda a, x: F.atan2(x, (1.0 - x * x) ** 0.5),
     "acos": lambda a, x: F.atan2((1.0 - x * x) ** 0.5, x),
