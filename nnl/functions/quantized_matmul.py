@@ -36,20 +36,22 @@ def check_groups(name, attributes, w, scale, offset):
     return columns
 
 
-def values_of(xp, attributes, w, scale, offset, dtype):
-    """The weights that codes, scales and offsets stand for."""
-    rows, groups = scale.shape
-    if attributes.bits == 4:
-        w = xp.stack((w & 15, w >> 4), axis=-1)
-    codes = w.reshape(rows, groups, attributes.group_size).astype(dtype)
+def unpacked(xp, w, bits):
+    """Codes (rows, columns), one in a byte, from bytes that hold two if they have 4 bits."""
+    return w if bits == 8 else xp.stack((w & 15, w >> 4), axis=-1).reshape(len(w), -1)
+
+
+def values_of(xp, codes, bits, scale, offset, dtype=np.dtype(np.float32)):
+    """The weights that codes (rows, columns), scales and offsets (rows, groups) stand for."""
+    y = codes.reshape(*scale.shape, codes.shape[1] // scale.shape[1]).astype(dtype)
     scale = scale.astype(dtype)[:, :, None]
     if offset is None:
-        codes -= dtype.type(2 ** (attributes.bits - 1))
-        codes *= scale
+        y -= dtype.type(2 ** (bits - 1))
+        y *= scale
     else:
-        codes *= scale
-        codes += offset.astype(dtype)[:, :, None]
-    return codes.reshape(rows, groups * attributes.group_size)
+        y *= scale
+        y += offset.astype(dtype)[:, :, None]
+    return y.reshape(codes.shape)
 
 
 @op("dequantize_groups", keep=("w", "scale", "offset"))
@@ -86,7 +88,7 @@ class dequantize_groups:
         return w.with_shape((w.shape[0], columns)).with_dtype(np.float32)
 
     def forward(self, xp, w, scale, offset=None):
-        return values_of(xp, self, w, scale, offset, np.dtype(np.float32))
+        return values_of(xp, unpacked(xp, w, self.bits), self.bits, scale, offset)
 
     def vjp(self, gy):
         return None, None, None
@@ -154,7 +156,8 @@ class quantized_matmul:
             codes = xp.rint(xp.where(finite, groups, 0) * to_codes.astype(x.dtype))
             unit = xp.where(finite, most / 127, xp.nan).astype(x.dtype)
             x = (codes * unit).reshape(x.shape)
-        return xp.matmul(x, values_of(xp, self, w, scale, offset, x.dtype).T)
+        codes = unpacked(xp, w, self.bits)
+        return xp.matmul(x, values_of(xp, codes, self.bits, scale, offset, x.dtype).T)
 
     def vjp(self, gy, *, w, scale, offset):
         weights = dequantize_groups(w, scale, offset, bits=self.bits, group_size=self.group_size)

@@ -22,6 +22,7 @@ import numpy as np
 from ml_dtypes import bfloat16
 
 from nnl.converters.weights.groups import Groups, packed
+from nnl.functions.quantized_matmul import values_of
 
 Array = np.ndarray[Any, Any]
 
@@ -152,13 +153,8 @@ class Tensor(NamedTuple):
             name = self.format.name
             return self.data.view(bfloat16 if name == "bfloat16" else name).reshape(self.shape)
         blocks = self.format.decode(self.data.reshape(-1, self.format.bytes))
-        groups = blocks.codes.reshape(*blocks.scale.shape, -1).astype(np.float32)
-        if blocks.offset is None:
-            groups -= np.float32(2 ** (blocks.bits - 1))
-        groups *= blocks.scale[:, :, None]
-        if blocks.offset is not None:
-            groups += blocks.offset[:, :, None]
-        return groups.reshape(self.shape)
+        values = values_of(np, blocks.codes, blocks.bits, blocks.scale, blocks.offset)
+        return np.asarray(values).reshape(self.shape)
 
     def groups(self) -> Groups | None:
         """A matrix in blocks with its codes as they are; None for another tensor.

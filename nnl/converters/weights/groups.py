@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnl.functions.quantized_matmul import unpacked, values_of
+
 Array = np.ndarray[Any, Any]
 
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # where column i of 8 lies in a word
@@ -23,14 +25,8 @@ class Groups(NamedTuple):
 
     def array(self) -> Array:
         """The matrix in float32."""
-        w = self.w if self.bits == 8 else np.stack((self.w & 15, self.w >> 4), axis=-1)
-        groups = w.reshape(*self.scale.shape, self.group_size).astype(np.float32)
-        scale = self.scale.astype(np.float32)[:, :, None]
-        if self.offset is None:
-            groups = (groups - np.float32(2 ** (self.bits - 1))) * scale
-        else:
-            groups = groups * scale + self.offset.astype(np.float32)[:, :, None]
-        return groups.reshape(len(self.scale), -1)
+        codes = unpacked(np, self.w, self.bits)
+        return np.asarray(values_of(np, codes, self.bits, self.scale, self.offset))
 
     def rows(self, order: Array) -> Groups:
         """The matrix with its rows in another order."""
