@@ -13,6 +13,8 @@ CATEGORY = "Quantization"
 
 __all__ = ["dequantize_groups", "quantized_matmul"]
 
+FLOAT32 = np.dtype(np.float32)
+
 
 def check_groups(name, attributes, w, scale, offset):
     """How many values a row of w holds; raises where bits, groups and shapes do not fit."""
@@ -41,7 +43,7 @@ def unpacked(xp, w, bits):
     return w if bits == 8 else xp.stack((w & 15, w >> 4), axis=-1).reshape(len(w), -1)
 
 
-def values_of(xp, codes, bits, scale, offset, dtype=np.dtype(np.float32)):
+def values_of(xp, codes, bits, scale, offset, dtype=FLOAT32):
     """The weights that codes (rows, columns), scales and offsets (rows, groups) stand for."""
     y = codes.reshape(*scale.shape, codes.shape[1] // scale.shape[1]).astype(dtype)
     scale = scale.astype(dtype)[:, :, None]
