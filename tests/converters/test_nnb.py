@@ -222,6 +222,20 @@ def test_a_normalization_after_grouped_layers(tmp_path: Path) -> None:
         np.testing.assert_allclose(got.reshape(-1), values(network)[0], rtol=1e-4, atol=1e-5)
 
 
+def test_a_network_in_8_bits_is_written_with_what_rounds(tmp_path: Path) -> None:
+    x = nn.Variable.from_numpy_array(normal(4, 8))
+    y = F.affine(
+        F.relu(F.affine(x, nn.Variable.from_numpy_array(normal(8, 16)))),
+        nn.Variable.from_numpy_array(normal(16, 3)),
+    )
+    net = nn.quantize({"y": y}, normal(50, 8), {"x": x})
+    writer.save(tmp_path / "a.nnb", net)
+    back = read_model([str(tmp_path / "a.nnb")])[0].network()
+    (got,), (want,) = (list(n.run(dict.fromkeys(n.inputs, x.d)).values()) for n in (back, net))
+    assert np.abs(want - y.d).max() > 1e-3
+    np.testing.assert_allclose(got, want, atol=1e-5 * np.ptp(want))
+
+
 def test_slices_from_the_end_and_a_known_mean(tmp_path: Path) -> None:
     x = nn.Variable.from_numpy_array(normal(2, 6))
     y = F.slice(x, start=(0, -2), stop=(2, 0), step=(1, -2))

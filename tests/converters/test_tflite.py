@@ -26,7 +26,11 @@ from nnl.converters.tflite.flatbuffer import Damaged, pack, unpack
 from nnl.converters.tflite.quantize import Scales
 from nnl.converters.tflite.reader import TfliteFile
 from nnl.converters.tflite.schema import OPERATORS, TABLES
+from nnl.core.graph import capture
 from nnl.core.op import OPS
+from nnl.ext.library import kernel_names
+from nnl.ext.native import library
+from nnl.graph.plan import Plan
 from nnl.utils.save import save as save_nnp
 from tests.cli.test_convert import write_network
 from tests.converters.test_nnb import of_sample, values
@@ -232,7 +236,11 @@ def test_networks_in_8_bits_are_close(name: str, tmp_path: Path) -> None:
     writer.save(file, network, samples)
     given = {"x": samples["x"][: network.inputs["x"].shape[0]]}
     want = network.run(given)["y"]
-    got = TfliteFile(str(file)).network().run(given)["y"]
+    read = TfliteFile(str(file)).network()
+    got, y = read.run(given)["y"], read.outputs["y"].edge
+    plan = Plan(capture([y]), kept={y.key})
+    if "quantized_affine" in kernel_names(library()):
+        assert "quantized_convolution" in {s.op for s in plan.steps}
     span = np.ptp(want)
     assert 0 < np.abs(got - want).max() < 0.1 * span
     (exact,) = interpreted(file)(given)

@@ -30,6 +30,7 @@ class Value:
     x: Any
     order: Order
     name: str = ""  # of a constant in the file
+    stored: tuple[Array, Array] | None = None  # `FileTensor.stored`, with axes as in the file
 
     @property
     def known(self) -> bool:
@@ -176,7 +177,16 @@ class Builder:
             raise Damaged(f"{what} are {found}, with {rank} axes")
         return [a % rank for a in found]
 
+    @property
+    def in_bits(self) -> bool:
+        """Whether the present operator computes with 8 bits: then its weights stay as they are."""
+        return bool(self.outs and self.outs[0].scale and self.outs[0].dtype.itemsize == 1)
+
     def _parameter(self, v: Value, axes: Sequence[int]) -> Variable:
+        if v.stored is not None and self.in_bits:
+            bits, scale = (Variable.from_numpy_array(a.transpose(axes).copy()) for a in v.stored)
+            bits.name, scale.name = v.name, v.name and f"{v.name}/scale"
+            return F.dequantize_linear(bits, scale, F.constant(0.0, shape=scale.shape))  # type: ignore[no-any-return]
         moved = v.x.transpose(axes)
         value = np.ascontiguousarray(moved).reshape(moved.shape)  # which makes one axis of none
         if value.dtype.kind != "f" or not v.name or not value.ndim:

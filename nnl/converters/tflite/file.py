@@ -34,6 +34,7 @@ class FileTensor:
         value: Of a constant, in real numbers if it is quantized.
         open: Axes whose sizes the file leaves open; its shape has 1 there.
         scale, zero: What stored numbers stand for, if all have one scale.
+        stored: Of a constant in 8 bits around 0: its numbers, and their scales along its axes.
         state: Whether it keeps its value from run to run, at first 0.
     """
 
@@ -45,6 +46,7 @@ class FileTensor:
     scale: float = 0.0
     zero: int = 0
     state: bool = False
+    stored: tuple[Any, Any] | None = None
 
 
 @dataclass(eq=False)
@@ -131,15 +133,15 @@ class File:
             raise Damaged(f"tensor {i} has the type number {t['type']}, which nnl does not know")
         if len(shape) > MAX_AXES or is_impossible(shape):
             raise Damaged(f"damaged: tensor {i} has the impossible shape {shape}")
-        value = self._value(i, t, shape, dtype)
+        value, stored = self._value(i, t, shape, dtype), None
         if value is not None and t["quantization"] is not None:
-            value = _real(i, value, t["quantization"])
+            value, stored = _real(i, value, t["quantization"])
         is_open = tuple([a for a, n in enumerate(t["shape_signature"]) if n == -1])
         q = t["quantization"] or {"scale": [], "zero_point": []}
         scale = q["scale"][0] if len(q["scale"]) == 1 else 0.0
         zero = (q["zero_point"] or [0])[0]
         state = bool(t["is_variable"]) and value is None
-        return FileTensor(t["name"] or "", shape, dtype, value, is_open, scale, zero, state)
+        return FileTensor(t["name"] or "", shape, dtype, value, is_open, scale, zero, state, stored)
 
     def _value(self, i: int, t: dict[str, Any], shape: tuple[int, ...], dtype: Any) -> Any:
         n = t["buffer"]
@@ -203,11 +205,12 @@ def is_impossible(shape: Sequence[int]) -> bool:
     return min(shape, default=1) < 0 or math.prod([max(n, 1) for n in shape]) > MAX_ELEMENTS
 
 
-def _real(i: int, value: Any, q: dict[str, Any]) -> Any:
-    """What quantized numbers stand for: scale (number - zero point), along an axis or for all."""
+def _real(i: int, value: Any, q: dict[str, Any]) -> tuple[Any, Any]:
+    """What quantized numbers stand for: scale (number - zero point), along an axis or for all; and
+    `stored` of the tensor."""
     scale = np.array(q["scale"], np.float32)
     if not scale.size:
-        return value
+        return value, None
     zero = np.array(q["zero_point"] or [0] * scale.size, np.float32)
     axis = q["quantized_dimension"]
     shape = [1] * value.ndim
@@ -218,4 +221,6 @@ def _real(i: int, value: Any, q: dict[str, Any]) -> Any:
     elif zero.size != 1:
         raise Damaged(f"damaged: tensor {i} has {zero.size} zero points, wanted 1")
     scale, zero = (v.reshape(shape) for v in (scale, zero))
-    return np.asarray((value.astype(np.float32) - zero) * scale)
+    around_0 = value.dtype == np.int8 and value.ndim > 1 and not zero.any()
+    real = np.asarray((value.astype(np.float32) - zero) * scale)
+    return real, (value, scale) if around_0 else None

@@ -160,11 +160,13 @@ def _of_one_window(b: Builder, v: Value, w: Value, bias: Value | None) -> Value 
     x = b.held(v, v.order)
     if b.op.name == "CONV_2D":
         maps = w.shape[0]
-        rows = b.array(w, "").transpose(v.order).reshape(maps, -1).T
+        rows, stored = _as_rows(b.array(w, ""), v.order), None
+        if w.stored is not None and w.stored[1].size == len(w.stored[1]):
+            stored = _as_rows(w.stored[0], v.order), _as_rows(w.stored[1], v.order)
         flat = None if bias is None else b.held(b.reshaped(bias, (maps,)))
         if math.prod(x.shape[1:]) != len(rows):
             return None  # groups
-        y = F.affine(x, b.held(Value(rows, (0, 1), w.name)), flat, base_axis=1)
+        y = F.affine(x, b.held(Value(rows, (0, 1), w.name, stored)), flat, base_axis=1)
     else:
         if w.shape[3] != v.shape[3]:
             return None  # several maps of a channel
@@ -172,6 +174,11 @@ def _of_one_window(b: Builder, v: Value, w: Value, bias: Value | None) -> Value 
         y = F.sum(x * b.held(w, v.order), axis=axes)
         y = y if bias is None else y + b.held(b.reshaped(bias, (1, w.shape[3])))
     return computed(F.reshape(y, (v.shape[0], 1, 1, y.shape[1])))
+
+
+def _as_rows(w: Any, order: Order) -> Any:
+    """Weights (maps, ...) as a matrix with a column for each map."""
+    return w.transpose(order).reshape(len(w), -1).T
 
 
 @reads("L2_POOL_2D")

@@ -2,8 +2,9 @@
 """Networks from .tflite files.
 
 Quantized ones become networks in real numbers, rounded where the file has scales for what is
-computed: the numbers are those of LiteRT's kernels. Where only weights have scales nothing else is
-rounded: LiteRT's kernels, which round what they read there, each do so in another way.
+computed: the numbers are those of LiteRT's kernels, and plans compute them with 8 bits. Where only
+weights have scales nothing else is rounded: LiteRT's kernels, which round what they read there,
+each do so in another way.
 """
 
 from __future__ import annotations
@@ -256,7 +257,7 @@ class _Walk:
             if t.dtype.kind == "c":
                 values[i] = Complex(*[Value(p, order, name) for p in (t.value.real, t.value.imag)])
             else:
-                values[i] = Value(t.value, order, name)
+                values[i] = Value(t.value, order, name, t.stored)
         return values[i]
 
 
