@@ -92,5 +92,21 @@ Call reorder(const dnnl::memory::desc& from, const dnnl::memory::desc& to) {
   return call;
 }
 
+std::unique_ptr<Kernel> packer(const dnnl::memory::desc& from, const dnnl::memory::desc& to) {
+  class Packer : public Kernel {
+   public:
+    explicit Packer(Call call) : call_(std::move(call)) {}
+    void run(const Buffers& b) override {
+      call_.set(DNNL_ARG_FROM, b.in[0]);
+      call_.set(DNNL_ARG_TO, b.out[0]);
+      call_.run();
+    }
+
+   private:
+    Call call_;
+  };
+  return std::make_unique<Packer>(reorder(from, to));
+}
+
 }  // namespace nnl::onednn
 #endif

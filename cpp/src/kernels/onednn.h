@@ -52,6 +52,8 @@ class Call {
 
 // Copies an array from one order (and element type) to another.
 Call reorder(const dnnl::memory::desc& from, const dnnl::memory::desc& to);
+// The same as a kernel, of its only input.
+std::unique_ptr<Kernel> packer(const dnnl::memory::desc& from, const dnnl::memory::desc& to);
 
 // Hands out parts of a workspace, 64-byte aligned: first to learn the size, then at each run.
 class Parts {

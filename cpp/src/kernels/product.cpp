@@ -232,19 +232,6 @@ int most_threads(const ProductSpec& s) {
   return onednn::most_threads(2 * s.y.elements * s.a.columns());
 }
 
-class Packer : public Kernel {
- public:
-  Packer(const memory::desc& plain, const memory::desc& packed)
-      : reorder_(onednn::reorder(plain, packed)) {}
-  void run(const Buffers& b) override {
-    reorder_.set(DNNL_ARG_FROM, b.in[0]);
-    reorder_.set(DNNL_ARG_TO, b.out[0]);
-    reorder_.run();
-  }
-
- private:
-  onednn::Call reorder_;
-};
 #endif
 
 }  // namespace
@@ -369,7 +356,7 @@ std::unique_ptr<Kernel> make_packer([[maybe_unused]] const ProductSpec& spec,
     const memory::desc packed = primitive_of(s, DType::f32, DType::f32).weights_desc();
     if (packed == plain) return nullptr;
     order = {packed.get_size(), onednn::text_of(packed)};
-    return std::make_unique<Packer>(plain, packed);
+    return onednn::packer(plain, packed);
   } catch (const dnnl::error&) {
     return nullptr;  // strides that oneDNN does not take
   }

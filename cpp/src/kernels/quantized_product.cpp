@@ -103,20 +103,6 @@ class QuantizedProduct : public Kernel {
   size_t scratch_;
 };
 
-class Packer : public Kernel {
- public:
-  Packer(const memory::desc& plain, const memory::desc& packed)
-      : reorder_(onednn::reorder(plain, packed)) {}
-  void run(const Buffers& b) override {
-    reorder_.set(DNNL_ARG_FROM, b.in[0]);
-    reorder_.set(DNNL_ARG_TO, b.out[0]);
-    reorder_.run();
-  }
-
- private:
-  onednn::Call reorder_;
-};
-
 int most_threads(const ProductSpec& s) {
   return onednn::most_threads(2 * s.y.elements * s.a.columns());
 }
@@ -157,7 +143,7 @@ PackedKernels packed_quantized_product(const std::string& op, const Signature& s
   const memory::desc plain = desc(d.spec.b, DType::i8), packed = pd.weights_desc();
   if (packed == plain) return made;
   made.order = {packed.get_size(), onednn::text_of(packed)};
-  made.packer = std::make_unique<Packer>(plain, packed);
+  made.packer = onednn::packer(plain, packed);
   made.kernel = std::make_unique<QuantizedProduct>(d, pd);
   return made;
 }
