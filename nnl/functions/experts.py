@@ -12,6 +12,7 @@ from nnl.core.annotations import Input, checked
 from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import ShapeError, check_rank
 from nnl.functions.arithmetic import div2, mul2
+from nnl.functions.on_device import on_host
 from nnl.functions.reduction import reshape, sum_op
 from nnl.functions.scatter import take_along
 from nnl.functions.slicing import slice
@@ -24,8 +25,6 @@ __all__ = ["expert_product", "mixture_of_experts"]
 
 
 class OfExperts:
-    host = "which experts are chosen is looked up"
-
     def check_rows(self, argument, x, index):
         name = self.op.name
         check_rank(name, "index", index, 2)
@@ -37,11 +36,11 @@ class OfExperts:
 
     def parts(self, xp, index, experts):
         """(expert, its rows, their columns of index) for those that are chosen."""
-        if index.size and (index.min() < 0 or index.max() >= experts):
+        if on_host(index) and index.size and (index.min() < 0 or index.max() >= experts):
             bad = index[(index < 0) | (index >= experts)].ravel()[0]
             raise ValueError(f"expert_product: index holds {bad}, wanted 0 to {experts - 1}")
-        for e in np.unique(index):
-            yield int(e), *xp.nonzero(index == e)
+        for e in np.unique(index).tolist() if on_host(index) else range(experts):
+            yield e, *xp.nonzero(index == e)
 
 
 def rows_of(x, rows, columns):

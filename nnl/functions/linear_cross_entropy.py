@@ -9,6 +9,7 @@ from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import ShapeError, check_rank
 from nnl.functions.affine import batch_matmul
 from nnl.functions.arithmetic import add2, add_scalar, mul2, mul_scalar, sub2
+from nnl.functions.on_device import on_host
 from nnl.functions.reduction import max_op, reshape, sum_op
 
 CATEGORY = "Loss"
@@ -23,7 +24,6 @@ class OfRows:
 
     ignore_index: int = -100
     soft_cap: float = 0.0
-    host = "labels are checked"
 
     def check(self, x, weight, label):
         name = self.op.name
@@ -41,6 +41,8 @@ class OfRows:
 
     def check_labels(self, label, rows):
         """Raise a ValueError unless labels are rows of the table, or the one that is ignored."""
+        if not on_host(label):
+            return
         bad = ((label < 0) | (label >= rows)) & (label != self.ignore_index)
         if bad.any():
             raise ValueError(

@@ -20,8 +20,7 @@ WAITING = frozenset(
     """rand_binomial rand_beta rand_gamma random_choice inq_affine inq_convolution bool_gather
     bool_scatter nonzero unique nms_detection2d onnx_non_max_suppression pack_padded_sequence
     pad_packed_sequence random_erase roi_align roi_align_backward clip_gradient
-    guarded_step cached_attention expert_product expert_weight linear_cross_entropy
-    linear_cross_entropy_backward multinomial tree_ensemble""".split()
+    guarded_step cached_attention expert_product expert_weight multinomial tree_ensemble""".split()
 ) | {name for name in OPS if name.endswith("_update")}
 
 
