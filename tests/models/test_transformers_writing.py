@@ -102,6 +102,19 @@ def test_long_prompts_are_read_in_parts(tmp_path):
         np.testing.assert_allclose(got, want, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "qwen2-sliding", "phi3"])
+def test_weights_of_attention_are_those_of_transformers(name, tmp_path):
+    theirs, model = loaded(name, tmp_path)
+    tokens, weights = model.attention(range(5, 17))
+    with torch.no_grad():
+        want = theirs(torch.tensor([tokens]), output_attentions=True).attentions
+    np.testing.assert_allclose(weights, torch.cat(want), atol=1e-5)
+    with pytest.raises(ValueError, match="attention: got 2 prompts, wanted one"):
+        model.attention([[3], [4]])
+    with pytest.raises(ValueError, match="prompt 0 has the token 60, wanted 0 to 59"):
+        model.attention([60])
+
+
 HOW = [
     {"temperature": 0.7},
     {"temperature": 1.5, "top_k": 5},

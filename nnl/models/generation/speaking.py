@@ -6,7 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from nnl.core.context import using
+from nnl.core.variable import Variable
 from nnl.models.generation.generate import Tokens, Writer
+from nnl.models.generation.looking import attention_weights
 from nnl.models.generation.sampling import Sampling, generators
 
 
@@ -55,6 +60,7 @@ class Speaks:
 
     writer: Writer
     text: Any
+    __call__: Callable[..., Any]
 
     def generate(
         self,
@@ -156,6 +162,24 @@ class Speaks:
         """
         prompt = self.text.encode(self.text.conversation(messages), special=False)
         return str(self.text.decode(self.generate(prompt, max_tokens, **how)))
+
+    def attention(self, prompt: Any) -> tuple[Tokens, Any]:
+        """Where each token of a text looks: its tokens, and weights (layers, heads, T, T).
+
+        Row i of a head sums to 1 over the tokens that the i-th one sees, itself among them.
+
+        Args:
+            prompt: A text or its tokens.
+        Raises:
+            ValueError: It is empty, too long, or has a token that is none.
+        """
+        tokens, one, _ = self.writer.prompts(prompt, self._encode)
+        if not one:
+            raise ValueError(f"attention: got {len(tokens)} prompts, wanted one")
+        self.writer.check(tokens, 1)
+        with using(auto_forward=False):
+            y = self(Variable.from_numpy_array(np.array(tokens)))
+        return tokens[0], np.concatenate(attention_weights(y))
 
     def _collect(self, steps: Any, said: Sequence[Said]) -> None:
         ended: list[int] = []
