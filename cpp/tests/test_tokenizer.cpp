@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokenizers of files that are right, and of files that are not.
+#include <cstdio>
+
 #include "check.h"
 #include "damage.h"
 #include "nnl/tokenizer.h"
@@ -74,4 +76,5 @@ int main() {
   texts_become_tokens_and_texts_again(path);
   damaged_files_are_refused_or_read(path);
   CHECK_ERROR(Tokenizer("nowhere.json"), "nowhere.json");
+  std::remove(path.c_str());
 }
