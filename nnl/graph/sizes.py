@@ -211,7 +211,7 @@ class Solver:
         raise Unexplained
 
     def factor(self, v: Sequence[float], own: Known = (), kind: Any = np.float64) -> Expression:
-        """The expression of a float: a size, or a number divided by one.
+        """The expression of a float: a size, or a number divided by one, or by 1 where that is 0.
 
         Args:
             kind: The type that the numbers were rounded to.
@@ -227,15 +227,16 @@ class Solver:
             for many in (1, 2, 3):
                 for some in combinations_with_replacement(bases, many):
                     sizes = [prod(n) for n in zip(*[x for x, _ in some], strict=True)]
-                    c = v[0] * sizes[0]
+                    c = next((n * y for n, y in zip(sizes, v, strict=True) if n), 0)
                     pairs = list(zip(sizes, v, strict=True))
-                    if not all(n and isclose(n * y, c, rel_tol=tolerance) for n, y in pairs):
+                    if not all(isclose(n * y, c, rel_tol=tolerance) for n, y in pairs if n):
                         continue
                     part = Fraction(c).limit_denominator(2**20)
                     exact = float(part.numerator), part.denominator  # 1/(8n), not (1/8)/n
                     for top, k in (exact, (c, 1)):
-                        if all(kind(top / (k * n)) == y for n, y in pairs):
-                            return ("/", top, _times([e for _, e in some], k))
+                        if all(kind(top / max(k * n, 1)) == y for n, y in pairs):
+                            below = _times([e for _, e in some], k)
+                            return ("/", top, below if all(sizes) else ("max", below, 1))
         raise Unexplained
 
 

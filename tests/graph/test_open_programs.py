@@ -13,6 +13,7 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 from nnl.core.spec import ShapeError
 from nnl.ext import native
+from nnl.ext.library import PROGRAM
 from nnl.graph.program import Program
 from nnl.graph.sizes import Dim, Solver, evaluate, witnesses
 from tests.graph.open_networks import Network, array
@@ -68,9 +69,12 @@ def small(x):
 
 
 def means(x):
-    """Sums of few elements, which no element-wise step takes with it."""
     y = F.tanh(x)
-    return {"y": y, "mean": F.mean(y, axis=1)}
+    return {"y": y, "mean": F.mean(y, axis=1)}  # of few elements, which is a step of its own
+
+
+def none(x):
+    return F.mean(F.tanh(x[:, : x.shape[1] // 8]))
 
 
 def masked_attention(x):
@@ -83,14 +87,14 @@ def masked_attention(x):
     "net,axes,shapes,op",
     [
         (small, ("n", None, "h", "w"), [(3, 3, h, 11) for h in (15, 9, 40)], "to_layout"),
-        (means, ("n", "t", None), [(3, t, 8) for t in (1, 2, 7, 8, 9, 60)], "fused_elementwise"),
+        (means, ("n", "t", None), [(3, t, 8) for t in (1, 2, 7, 8, 9, 60)], PROGRAM),
+        (none, ("n", "t"), [(3, 9), (3, 99)], PROGRAM),
         (masked_attention, ("n", "t", None), [(2, t, 8) for t in (4, 31, 32, 90)], "attention"),
     ],
 )
 def test_what_passes_decide_by_sizes_is_decided_at_every_size(
     net, axes, shapes, op, tmp_path, monkeypatch
 ):
-    """The kernels of bound sizes decide as the passes do for a closed program."""
     if native.library() is not None:
         traits = replace(native.TRAITS, least_attention_bytes=2 * 32 * 32 * 4)
         monkeypatch.setattr(native.library(), "traits", traits)
