@@ -17,6 +17,7 @@ from nnl.core.convert import (
     OneForAll,
     as_int,
     has_negative_zero,
+    number,
     wanted_instead,
 )
 from nnl.core.origin import at, tell
@@ -24,6 +25,7 @@ from nnl.core.recent import Kernels
 from nnl.core.spec import ShapeError, Spec, TooLarge
 from nnl.core.suggest import did_you_mean
 
+ONE = ("int", "float", "int | None", "float | None")  # kinds of one number
 REQUIRED = object()  # the default of an attribute that has none
 
 
@@ -151,7 +153,8 @@ class Arguments:
         except TypeError as e:
             if "unhashable" not in str(e):
                 raise
-        plain = [v.tolist() if isinstance(v, np.ndarray) else v for v in full]
+        ones = [number(v) if k in ONE else v for k, v in zip(self.kinds, full, strict=True)]
+        plain = [v.tolist() if isinstance(v, np.ndarray) else v for v in ones]
         frozen = [tuple(v) if isinstance(v, list) else v for v in plain]
         typed = zip(self.fields, self.kinds, frozen, strict=True)
         return self.intern(tuple(self._convert(f, k, v) for f, k, v in typed))

@@ -12,6 +12,11 @@ from typing import Any
 import numpy as np
 
 
+def number(value: Any) -> Any:
+    """A number; an array of one element is that element, as for NNabla."""
+    return value.item() if isinstance(value, np.ndarray) and value.size == 1 else value
+
+
 def as_int(value: Any) -> int:
     """The int that a number is: 11.0 is 11, as in `maps / 2`.
 
@@ -21,6 +26,7 @@ def as_int(value: Any) -> int:
     """
     if type(value) is int and -(2**63) <= value < 2**63:
         return value
+    value = number(value)
     if isinstance(value, (float, np.floating)) and value.is_integer():
         value = int(value)
     n = int(operator.index(int(value) if isinstance(value, np.bool_) else value))
@@ -90,7 +96,7 @@ def _str(value: Any) -> str:
 def _float(value: Any) -> float:
     if isinstance(value, str):
         raise TypeError
-    return float(value)
+    return float(number(value))
 
 
 # Kind of an attribute -> what converts a value, and what to call it in messages

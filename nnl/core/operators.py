@@ -28,6 +28,8 @@ def _binary(symbol: str, array_op: str, scalar_op: Callable[[Any, float], Any]) 
         if isinstance(value, _SCALARS):
             return scalar_op(self, value)  # type: ignore[arg-type]
         if isinstance(value, np.ndarray):
+            if value.size == 1 and value.dtype.kind in "biuf":  # a number, as for NNabla
+                return scalar_op(self, value.item())
             raise TypeError(f"{type(self).__name__} {symbol} numpy array: {_WRAP}")
         return NotImplemented
 

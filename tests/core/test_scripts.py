@@ -216,3 +216,21 @@ def test_the_dtype_of_an_array_is_numpy_s() -> None:
     assert x.data.dtype == "float16" and x.data.dtype.itemsize == 2
     x.data.cast(np.float32)
     assert x.data.dtype == "float32" == x.data.dtype.name and x.grad.dtype == np.float32
+
+
+def test_an_array_of_one_element_is_a_number() -> None:
+    """`reward * -1`, where reward came from a Variable of shape (1, 1)."""
+    x = nn.Variable.from_numpy_array([1.0, 2.0])
+    one, three = np.array([[0.5]]), np.array([3])
+    values = [F.mul_scalar(x, one), F.mul_scalar(x, val=one), x * one, x.data * one, x + three]
+    values += [F.pow_scalar(x, three), F.leaky_relu(x, alpha=one), F.constant(one, (2,))]
+    F.sink(*[v for v in values if isinstance(v, nn.Variable)]).forward()
+    wanted = [[0.5, 1]] * 4 + [[4, 5], [1, 8], [1, 2], [0.5, 0.5]]
+    assert [(v if isinstance(v, nn.NdArray) else v.data).data.tolist() for v in values] == wanted
+    assert F.reshape(x, (np.array([2]), np.array([[1]]))).shape == (2, 1)
+    assert F.softmax(x, axis=np.array([0])).shape == (2,)
+    for call in (lambda: x * np.ones(2), lambda: x + np.array(["a"])):
+        with pytest.raises(TypeError, match="numpy array: wrap the array"):
+            call()
+    with pytest.raises(TypeError, match=r"mul_scalar: val is \(1.0, 1.0\), wanted a float"):
+        F.mul_scalar(x, np.ones(2))
