@@ -362,7 +362,6 @@ class LSTMCell:
         self.h, self.c = self._reset(self.h), self._reset(self.c)
 
     def _reset(self, state: Any) -> Any:
-        if state.parent is not None:  # belongs to a graph, and is left to it
-            return self._zeros()
-        state.data.zero()
-        return state
+        if state.parent is None or state.data.record.version:  # shared: h0.data = cell.h.data
+            state.data.zero()
+        return state if state.parent is None else self._zeros()  # a graph's is left to it

@@ -183,6 +183,23 @@ def test_reset_state_leaves_computed_states_alone():
     np.testing.assert_array_equal(y.d, before)
 
 
+def test_a_state_that_goes_on_is_reset_where_the_script_keeps_it():
+    """Truncated backpropagation: the first state is the memory of the last one."""
+    cell = PF.LSTMCell(2, 4)
+    h0, c0 = cell.h, cell.c
+    y = F.sum(cell(v(2, 3)) + cell(v(2, 3)))
+    h0.data, c0.data = cell.h.data, cell.c.data
+    results = []
+    for reset in (False, False, True):
+        if reset:
+            cell.reset_state()
+            assert not h0.d.any() and not c0.d.any()
+        y.forward()
+        y.backward(clear_buffer=True)
+        results.append((float(y.d), h0.d.tolist()))
+    assert results[0] == results[2] != results[1]
+
+
 def test_reset_state_zeroes_the_state_that_was_given():
     h = v(2, 4)
     cell = PF.LSTMCell(2, 4, h=h)
