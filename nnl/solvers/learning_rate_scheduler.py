@@ -17,6 +17,8 @@ __all__ = [
     "LinearWarmupScheduler",
     "PolynomialScheduler",
     "StepScheduler",
+    "WarmupCosineScheduler",
+    "WarmupStableDecayScheduler",
 ]
 
 
@@ -187,3 +189,105 @@ class LinearWarmupScheduler(BaseLearningRateScheduler):
     def get_learning_rate(self, iter: int) -> float:
         rate = self.scheduler.get_learning_rate(iter)
         return rate * ((iter + 1) / self.warmup_iter) if iter < self.warmup_iter else rate
+
+
+class _Warmed(BaseLearningRateScheduler):
+    """What rises to init_lr in warmup_iter iterations, and has fallen to final_lr at max_iter."""
+
+    def __init__(
+        self, init_lr: float, max_iter: int, warmup_iter: int, decay_iter: int, final_lr: float
+    ) -> None:
+        name = type(self).__name__
+        for key, value in (("warmup_iter", warmup_iter), ("decay_iter", decay_iter)):
+            if value < 0:
+                raise ValueError(f"{name}: {key}={value} is negative")
+        if warmup_iter + decay_iter > max_iter or max_iter < 1:
+            raise ValueError(
+                f"{name}: max_iter={max_iter} must be at least 1, and what warm-up and decay take, "
+                f"{warmup_iter + decay_iter}"
+            )
+        self.init_lr, self.max_iter, self.final_lr = init_lr, max_iter, final_lr
+        self.warmup_iter, self.decay_iter = warmup_iter, decay_iter
+
+    def get_learning_rate(self, iter: int) -> float:
+        if iter < self.warmup_iter:
+            return self.init_lr * ((iter + 1) / self.warmup_iter)
+        left = self.max_iter - min(iter, self.max_iter)
+        if left >= self.decay_iter:
+            return self.init_lr if left else self.final_lr
+        share = self._share(1 - left / self.decay_iter)
+        return self.final_lr + (self.init_lr - self.final_lr) * share
+
+    def _share(self, done: float) -> float:
+        """What is left when this share of the decay is done."""
+        raise NotImplementedError
+
+
+class WarmupCosineScheduler(_Warmed):
+    r"""Rise in a line to init_lr, then fall along half a cosine to final_lr at max_iter.
+
+    $$\eta(i) = \eta_0 (i + 1) / W$$ for $i < W$, then
+    $$\eta(i) = \eta_1 + (\eta_0 - \eta_1) (\cos(\pi (i - W) / (N - W)) + 1) / 2,$$
+    and $\eta_1$ from $N$ on.
+
+    Args:
+        init_lr, final_lr: $\eta_0$ and $\eta_1$.
+        max_iter, warmup_iter: $N$ and $W$, in iterations.
+    Raises:
+        ValueError: warmup_iter is negative, or more than max_iter.
+    Source: Loshchilov and Hutter, SGDR, arXiv:1608.03983, eq. 5 without restarts.
+    Example:
+        >>> from nnl.utils.learning_rate_scheduler import WarmupCosineScheduler
+        >>> s = WarmupCosineScheduler(0.1, 100, 10, final_lr=0.01)
+        >>> [round(s.get_learning_rate(i), 4) for i in (0, 9, 10, 55, 100)]
+        [0.01, 0.1, 0.1, 0.055, 0.01]
+    """
+
+    def __init__(
+        self, init_lr: float, max_iter: int, warmup_iter: int = 0, final_lr: float = 0.0
+    ) -> None:
+        super().__init__(init_lr, max_iter, warmup_iter, max(max_iter - warmup_iter, 0), final_lr)
+
+    def _share(self, done: float) -> float:
+        return (math.cos(math.pi * done) + 1) / 2
+
+
+class WarmupStableDecayScheduler(_Warmed):
+    r"""Rise in a line to init_lr, stay there, and fall at the end.
+
+    $$\eta(i) = \eta_0 (i + 1) / W$$ for $i < W$, $\eta_0$ up to $N - D$, then
+    $$\eta(i) = \eta_1 + (\eta_0 - \eta_1) (1 - ((i - N + D) / D)^p),$$ and $\eta_1$ from $N$ on.
+    A run may go on from before the decay with a larger $N$.
+
+    Args:
+        init_lr, final_lr: $\eta_0$ and $\eta_1$.
+        max_iter, warmup_iter, decay_iter: $N$, $W$ and $D$, in iterations.
+        power: $p$; 1 is a straight line, 0.5 falls faster at first.
+    Raises:
+        ValueError: warmup_iter or decay_iter is negative, together they are more than max_iter, or
+            power is not positive.
+    Source: Hu et al., MiniCPM, arXiv:2404.06395, section 4; Haegele et al., arXiv:2405.18392, for
+        the power 0.5.
+    Example:
+        >>> from nnl.utils.learning_rate_scheduler import WarmupStableDecayScheduler
+        >>> s = WarmupStableDecayScheduler(0.1, 100, warmup_iter=10, decay_iter=20)
+        >>> [round(s.get_learning_rate(i), 4) for i in (0, 10, 80, 90, 100)]
+        [0.01, 0.1, 0.1, 0.05, 0.0]
+    """
+
+    def __init__(
+        self,
+        init_lr: float,
+        max_iter: int,
+        warmup_iter: int,
+        decay_iter: int,
+        final_lr: float = 0.0,
+        power: float = 1.0,
+    ) -> None:
+        super().__init__(init_lr, max_iter, warmup_iter, decay_iter, final_lr)
+        if not power > 0:
+            raise ValueError(f"WarmupStableDecayScheduler: power={power} must be greater than 0")
+        self.power = power
+
+    def _share(self, done: float) -> float:
+        return 1 - float(done**self.power)

@@ -8,6 +8,8 @@ from nnl.solvers.learning_rate_scheduler import (
     LinearWarmupScheduler,
     PolynomialScheduler,
     StepScheduler,
+    WarmupCosineScheduler,
+    WarmupStableDecayScheduler,
 )
 
 __all__ = [
@@ -17,4 +19,6 @@ __all__ = [
     "LinearWarmupScheduler",
     "PolynomialScheduler",
     "StepScheduler",
+    "WarmupCosineScheduler",
+    "WarmupStableDecayScheduler",
 ]
