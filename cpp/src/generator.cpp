@@ -273,12 +273,13 @@ std::string Generator::say(const std::vector<int64_t>& prompt, int64_t most, con
                            const std::function<bool(const std::string&)>& each) {
   const Speech& speech = state_->speech();
   TextStream said(speech.tokenizer);
+  bool goes_on = true;
   generate(prompt, most, speech.ends, how, [&](int64_t token) {
     const std::string piece = said.add(token);
-    return piece.empty() || !each || each(piece);
+    return goes_on = piece.empty() || !each || each(piece);
   });
   const std::string rest = said.rest();
-  if (!rest.empty() && each) each(rest);
+  if (goes_on && !rest.empty() && each) each(rest);
   return said.text();
 }
 

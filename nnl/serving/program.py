@@ -57,7 +57,7 @@ class ProgramRows(Rows):
         Raises:
             ValueError: These programs give none.
         """
-        raise ValueError(f"{self.programs.where} gives no vectors")
+        raise ValueError("this model gives no vectors")
 
     def _run(self, rows: Sequence[Sequence[int]], size: int, every: bool) -> Array:
         tokens = np.zeros((self.batch, size), np.int64)

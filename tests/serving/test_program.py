@@ -60,7 +60,7 @@ def test_clients_get_what_the_network_writes(saved, batch):
         assert answer.choices[0].message.content == model.chat(TALK[:2], 12)
         events = client.completions.create(prompt=PROMPTS[1], stream=True, **ask)
         assert "".join(e.choices[0].text for e in events) == model.generate(PROMPTS[1], 12)
-        with pytest.raises(openai.BadRequestError, match="gives no vectors"):
+        with pytest.raises(openai.BadRequestError, match="- this model gives no vectors"):
             client.embeddings.create(model="served", input="a")
         with pytest.raises(openai.BadRequestError, match="wanted 1 to 59"):
             client.completions.create(prompt=[5] * 60, **ask)
