@@ -35,7 +35,9 @@ PATHS: dict[str, tuple[str, ...]] = {
     "dtypes": ("nnl.nnabla.dtypes",),
     "experimental": (),
     "experimental.graph_converters": ("nnl.converters.rewriting",),
-    "experimental.mixed_precision_training": ("nnl.training.loss_scaling",),
+    "experimental.mixed_precision_training": (
+        "nnl.training.loss_scaling: DynamicLossScalingUpdater",
+    ),
     "experimental.parametric_function_class": (),
     "experimental.parametric_function_class.affine": ("nnl.nnabla.layers",),
     "experimental.parametric_function_class.batch_normalization": ("nnl.nnabla.layers",),
@@ -82,7 +84,15 @@ PATHS: dict[str, tuple[str, ...]] = {
     ),
     "utils.converter": ("nnl.nnabla.converter",),
     "utils.create_cache": ("nnl.data.source_csv",),
-    "utils.data_iterator": ("nnl.data.iterator", "nnl.data.workers: sample_rng"),
+    "utils.data_iterator": (
+        "nnl.data.iterator",
+        "nnl.data.source: DataSource DataSourceWithMemoryCache SlicedDataSource",
+        "nnl.data.source_cache: CacheDataSource",
+        "nnl.data.source_csv: CsvDataSource",
+        "nnl.data.source_file_cache: DataSourceWithFileCache",
+        "nnl.data.source_simple: ConcatDataSource SimpleDataSource",
+        "nnl.data.workers: sample_rng",
+    ),
     "utils.data_source": (
         "nnl.data.source: DataSource DataSourceWithMemoryCache SlicedDataSource",
         "nnl.data.source_file_cache: DataSourceWithFileCache DataSourceWithFileCacheError",
