@@ -35,6 +35,14 @@ def reduce(
     return y
 
 
+@pytest.mark.parametrize("n", [3, 17, 48, 300, 1000])
+def test_products_of_rows_pass_what_float32_holds(n: int) -> None:
+    x = RNG.uniform(0.5, 1.5, (5, n)).astype(F32)
+    x[:, :2] = 1e30
+    x[:, 2] = 1e-38
+    np.testing.assert_allclose(reduce("prod", x, (1,)), x.astype(np.float64).prod(1), rtol=1e-6)
+
+
 @pytest.mark.parametrize("axes", ALL_AXES, ids=str)
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("last", [False, True])

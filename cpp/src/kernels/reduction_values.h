@@ -53,13 +53,13 @@ struct Product {
 };
 
 // Joins groups of `lanes` elements lane by lane, then the lanes.
-template <class R, int lanes>
-float reduce_lanes(const float* x, int64_t n, float p) {
-  float v[lanes];
-  for (float& lane : v) lane = R::start;
+template <class R, int lanes, class T>
+T reduce_lanes(const float* x, int64_t n, float p) {
+  T v[lanes];
+  for (T& lane : v) lane = R::start;
   for (int64_t i = 0; i < n; i += lanes) {
 #pragma omp simd
-    for (int j = 0; j < lanes; ++j) v[j] = R::join(v[j], R::map(x[i + j], p));
+    for (int j = 0; j < lanes; ++j) v[j] = R::join(v[j], static_cast<T>(R::map(x[i + j], p)));
   }
   for (int width = lanes / 2; width > 0; width /= 2) {
 #pragma omp simd
@@ -71,32 +71,21 @@ float reduce_lanes(const float* x, int64_t n, float p) {
 // Up to a few hundred elements as one value.
 template <class R>
 double reduce_run(const float* x, int64_t n, float p) {
-  if constexpr (std::is_same_v<R, Product>) {  // in float32 a few elements would overflow
-    constexpr int lanes = 32;  // several at a time, as each product takes some cycles
-    double total = 1.0, v[lanes];
-    for (double& lane : v) lane = 1.0;
-    int64_t i = 0;
-    for (; i + lanes <= n; i += lanes) {
-#pragma omp simd
-      for (int j = 0; j < lanes; ++j) v[j] *= static_cast<double>(x[i + j]);
-    }
-    for (; i < n; ++i) total *= static_cast<double>(x[i]);
-    for (double lane : v) total *= lane;
-    return total;
-  }
+  // a product of a few elements would overflow in float32
+  using T = std::conditional_t<std::is_same_v<R, Product>, double, float>;
   int64_t i = 0;
-  float total = R::start;
+  T total = R::start;
   if (n >= 256) {
     i = n / 64 * 64;
-    total = reduce_lanes<R, 64>(x, i, p);
+    total = reduce_lanes<R, 64, T>(x, i, p);
   }
-  float rest = R::start;
+  T rest = R::start;
   if (n - i >= 16) {
     const int64_t whole = (n - i) / 16 * 16;
-    rest = reduce_lanes<R, 16>(x + i, whole, p);
+    rest = reduce_lanes<R, 16, T>(x + i, whole, p);
     i += whole;
   }
-  for (; i < n; ++i) rest = R::join(rest, R::map(x[i], p));
+  for (; i < n; ++i) rest = R::join(rest, static_cast<T>(R::map(x[i], p)));
   return R::join(static_cast<double>(total), static_cast<double>(rest));
 }
 
