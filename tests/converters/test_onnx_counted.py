@@ -103,6 +103,15 @@ def test_distinct_elements(in_order, tmp_path):
     check(tmp_path / "a.onnx", inputs(*SHAPES))
 
 
+@pytest.mark.parametrize("axis,in_order", [(0, 0), (-1, 1)])
+def test_distinct_slices(axis, in_order, tmp_path):
+    ends = [("y", (None, None)), *[(k, (None,), INT) for k in ("first", "back", "count")]]
+    unique = node("Unique", "r", ",".join(k for k, *_ in ends), axis=axis, sorted=in_order)
+    nodes = [node("Sign", "x", "s"), node("Max", "s,zero", "r"), unique]
+    saved(tmp_path / "a.onnx", nodes, [("x", ("N", "M"))], ends, {"zero": np.float32(0)})
+    check(tmp_path / "a.onnx", inputs(*SHAPES))
+
+
 def test_as_many_of_the_largest_as_a_value_says(tmp_path):
     nodes = [node("TopK", "x,k", "y,at", axis=1)]
     ends = [("y", (None, None)), ("at", (None, None), INT)]

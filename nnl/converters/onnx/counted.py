@@ -266,6 +266,20 @@ def unique(x: Any, in_order: bool) -> list[Variable]:
     return [*results, tagged(back, np.int64), counted(tagged(many, np.int64), 0, count)]
 
 
+def unique_slices(x: Any, axis: int, in_order: bool) -> list[Variable]:
+    """The same of slices along an axis, each known by how many others come before it."""
+    order = [axis, *(i for i in range(len(shape_of(x))) if i != axis)]
+    n = shape_of(x)[axis]
+    rows = F.reshape(F.transpose(var(x), order), (n, -1))
+    size = rows.shape[1]
+    a, b = F.reshape(rows, (n, 1, size)), F.reshape(rows, (1, n, size))
+    same = F.cumprod(F.equal(a, b), axis=2)[:, :, : size - 1]
+    decides = F.concatenate(F.constant(1.0, shape=(n, n, 1)), same, axis=2) * F.less(b, a)
+    _, first, *others = unique(F.sum(decides, axis=(1, 2)), in_order)
+    found = tagged(F.gather(var(x), _bare(first), axis=axis), dtype_of(x))
+    return [counted(found, axis, first.info.count), first, *others]
+
+
 def suppressed(
     boxes: Any, scores: Any, centres: bool, limit: int, overlap: float, floor: Any
 ) -> Any:

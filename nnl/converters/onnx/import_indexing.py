@@ -312,8 +312,10 @@ def top_k(ctx: Any, node: Any, x: Any, k: Any = None) -> Any:
 def unique(ctx: Any, node: Any, x: Any) -> Any:
     """Distinct elements or slices, where they are first, where each went, and how often."""
     axis = node.axis
-    if ctx.bounded and not known(x) and (axis is None or len(shape_of(x)) == 1):
-        return counted.unique(x, bool(node.sorted))
+    if ctx.bounded and not known(x):
+        if axis is None or len(shape_of(x)) == 1:
+            return counted.unique(x, bool(node.sorted))
+        return counted.unique_slices(x, axis_of(axis, len(shape_of(x))), bool(node.sorted))
     value = array(x, "x")
     y, first, back, count = np.unique(
         value, return_index=True, return_inverse=True, return_counts=True, axis=axis
