@@ -13,6 +13,7 @@ from nnl.core.array import NdArray
 from nnl.core.context import STATE
 from nnl.core.grad import grad
 from nnl.core.graph import Value
+from nnl.core.interpreter import STATIC
 from nnl.core.op import OPS
 from nnl.core.variable import Variable
 from nnl.graph.printing import describe
@@ -367,7 +368,7 @@ def test_arrays_give_the_same_as_variables(op, i):
 
 
 def test_state_is_as_before_the_tests():
-    assert not STATE.auto_forward and STATE.trace is None and STATE.record
+    assert STATE.interpreter is STATIC and STATE.record
     assert Value.leaf(NdArray(2)).node is None
 
 

@@ -40,9 +40,6 @@ ROWS = {
     "nnabla": 9,
 }
 TOP_ROW = 7
-# What points up all the same: a Variable runs the graph that it ends.
-UPWARD = ("nnl/core/variable.py", "nnl.graph.executor.GraphExecutor")
-
 # What serves every backend, and what of nnl.ext it may import.
 FOR_ALL = {"core": (), "graph": ("library",), "ext/device": ("library", "device", "numpy")}
 
@@ -53,8 +50,18 @@ MAX_FILE_LINES = 500
 MAX_INIT_LINES = 150
 # The engine proper. What else stands in core (operators, indexing, the views NNabla scripts expect,
 # the parameter registry, hooks) uses it and is used by no module of it.
-ENGINE = ("spec", "array", "context", "op", "graph", "variable", "dispatch", "autodiff")
-MAX_ENGINE_LINES = 1500
+ENGINE = (
+    "spec",
+    "array",
+    "context",
+    "op",
+    "graph",
+    "variable",
+    "dispatch",
+    "interpreter",
+    "autodiff",
+)
+MAX_ENGINE_LINES = 1530
 MAX_IMPORT_SECONDS = 0.4  # 0.2 is the goal; the rest is room for a busy machine
 
 
@@ -121,8 +128,6 @@ def layer_violations(root: Path) -> list[str]:
                 continue
             # nnl itself and NNabla's paths reach everything, so only the top row may use them
             row = ROWS.get(other, TOP_ROW)
-            if (where, dotted) == UPWARD:
-                continue
             if row >= ROWS[own] and not (ROWS[own] == TOP_ROW and other not in ROWS):
                 found.append(
                     f"{where}:{line}: {own} (row {ROWS[own]}) imports {dotted} (row {row})"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls of ops that compute at once, in C. Op.call and apply() in nnl/core say what a call means;
-// this does the same where nothing is unusual: attributes and a kernel that were found before,
-// inputs with a buffer where the kernel reads, nobody who listens. All else is left to Op.call.
+// Calls of ops that compute at once, in C. Op.call and the interpreters in nnl/core say what a call
+// means; this does the same where nothing is unusual: attributes and a kernel that were found
+// before, inputs with a buffer where the kernel reads, nobody who listens. All else is left to
+// Op.call.
 #include <nanobind/nanobind.h>
 
 #include <algorithm>
@@ -63,11 +64,22 @@ class Call {
     return value && PyObject_IsTrue(value) == 1;
   }
 
-  // Whether calls that begin with this input compute now.
+  // Whether calls that begin with this input compute now, as Eager does, or in a co-executed step.
   bool computes(PyObject* first) {
-    static PyObject* const auto_forward = text("auto_forward");
+    static PyObject* const interpreter = text("interpreter");
     modes_ = modes_of_this_thread();
-    return modes_ && (on(auto_forward) || core->NdArray.has(first));
+    PyObject* now = modes_ ? mode(interpreter) : nullptr;
+    if (core->Static.has(now)) {  // nnl.compile has no such `now`
+      if (!core->NdArray.has(first)) return false;
+      now = core->Static.now.of(now);
+      records_ = true;
+    }
+    if (core->Deferring.exactly(now)) {
+      skeleton_ = nb::borrow(core->Deferring.skeleton.of(now));
+      watch_ = nb::borrow(core->Deferring.watch.of(now));
+      return true;
+    }
+    return core->Eager.exactly(now);
   }
 
   // Inputs and attributes, as Op.parse() splits the arguments; what it has not met is unusual.
@@ -182,17 +194,10 @@ class Call {
 
   // Whether this thread computes now, and nobody wants to know.
   bool is_usual() {
-    static PyObject* const auto_forward = text("auto_forward");
     static PyObject* const no_grad = text("no_grad");
     static PyObject* const record = text("record");
     static PyObject* const recompute = text("recompute");
     static PyObject* const profiled = text("profiled");
-    static PyObject* const trace = text("trace");
-    static PyObject* const skeleton = text("skeleton");
-    static PyObject* const watch = text("watch");
-    skeleton_ = nb::borrow(mode(skeleton));
-    watch_ = nb::borrow(mode(watch));
-    if (!skeleton_.is_valid() || !watch_.is_valid()) return false;
     for (Py_ssize_t i = 0; i < called_.count; ++i) {
       PyObject* x = called_.inputs[i];
       if (x == Py_None) continue;
@@ -208,9 +213,9 @@ class Call {
     }
     if (called_.arrays) {
       called_.need = false;
-      return mode(trace) == Py_None;
+      return true;
     }
-    if (!on(auto_forward) || core->hooks_active.on(core->hooks)) return false;
+    if (records_ || core->hooks_active.on(core->hooks)) return false;
     called_.need =
         called_.need && core->Op.differentiable.on(called_.op) && !on(no_grad) && on(record);
     called_.again = mode(recompute);
@@ -327,6 +332,7 @@ class Call {
   PyObject* bufs_[most_inputs + 1];  // from 1 on: what is called may use the place before
   nb::object space_, stream_, skeleton_ = nb::none(), watch_ = nb::none();
   PyObject* modes_ = nullptr;
+  bool records_ = false;  // Variables would be recorded
 };
 
 PyObject* call_in_python(PyObject* op, PyObject* const* args, Py_ssize_t n, PyObject* names) {
@@ -372,11 +378,11 @@ PyObject* call(PyObject* op, PyObject* const* args, Py_ssize_t n, PyObject* name
 
 void bind_call(nb::module_& m) {
   // A method of the class Op that does what Op.call does, faster.
-  m.def("op_call", [](nb::handle op, nb::handle dispatch) {
+  m.def("op_call", [](nb::handle op, nb::handle interpreter) {
     static PyMethodDef method = {"__call__",
                                  reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&call)),
                                  METH_FASTCALL | METH_KEYWORDS, nullptr};
-    core = new Core(op, dispatch);
+    core = new Core(op, interpreter);
     return nb::steal(PyDescr_NewMethod(core->Op.type, &method));
   });
 }

@@ -34,7 +34,7 @@ class Slot {
   Py_ssize_t offset_;
 };
 
-// A class, and what apply() reads and writes of its objects.
+// A class, and what calls read and write of its objects.
 struct Class {
   explicit Class(nanobind::handle t)
       : type(reinterpret_cast<PyTypeObject*>(nanobind::borrow(t).release().ptr())) {}
@@ -110,28 +110,43 @@ struct NodeClass : Class {
        seq = slot("seq"), info = slot("info"), origin = slot("origin");
 };
 
+struct StaticClass : Class {
+  using Class::Class;
+  Slot now = slot("now");
+};
+
+struct DeferringClass : Class {
+  using Class::Class;
+  Slot skeleton = slot("skeleton"), watch = slot("watch");
+};
+
 inline PyObject* kept(nanobind::object x) { return x.release().ptr(); }
 inline PyObject* text(const char* s) { return PyUnicode_InternFromString(s); }
 
 // What of nnl.core calls work with. Made once; it stays until the process ends.
 struct Core {
-  Core(nanobind::handle op, nanobind::handle dispatch)
+  Core(nanobind::handle op, nanobind::handle interpreter)
       : Op(op.attr("Op")),
         Attributes(op.attr("Attributes")),
-        Bound(dispatch.attr("Bound")),
+        Bound(interpreter.attr("Bound")),
         Spec(nanobind::module_::import_("nnl.core.spec").attr("Spec")),
-        NdArray(dispatch.attr("NdArray")),
-        Record(dispatch.attr("PLAIN").type()),
-        Variable(dispatch.attr("Variable")),
-        Value(dispatch.attr("Value")),
-        Node(dispatch.attr("Node")),
-        hooks_active(dispatch.attr("HOOKS").type(), "active"),
+        NdArray(interpreter.attr("NdArray")),
+        Record(nanobind::module_::import_("nnl.core.record").attr("Record")),
+        Variable(interpreter.attr("Variable")),
+        Value(interpreter.attr("Value")),
+        Node(nanobind::module_::import_("nnl.core.graph").attr("Node")),
+        Eager(interpreter.attr("Eager")),
+        Static(interpreter.attr("Static")),
+        Deferring(nanobind::module_::import_("nnl.core.deferring").attr("Deferring")),
+        hooks_active(interpreter.attr("HOOKS").type(), "active"),
         call(kept(op.attr("Op").attr("call"))),
-        hooks(kept(dispatch.attr("HOOKS"))),
-        modes(kept(dispatch.attr("STATE"))),
-        plain(kept(dispatch.attr("PLAIN"))),
+        hooks(kept(interpreter.attr("HOOKS"))),
+        modes(kept(interpreter.attr("STATE"))),
+        plain(kept(nanobind::module_::import_("nnl.core.record").attr("PLAIN"))),
         stream(kept(op.attr("stream"))),
-        numbers(kept(dispatch.attr("Node").attr("number").attr("__self__"))),
+        numbers(kept(nanobind::handle(reinterpret_cast<PyObject*>(Node.type))
+                         .attr("number")
+                         .attr("__self__"))),
         versions(kept(nanobind::module_::import_("nnl.core.record").attr("_versions"))) {}
 
   const OpClass Op;
@@ -143,6 +158,9 @@ struct Core {
   const VariableClass Variable;
   const ValueClass Value;
   const NodeClass Node;
+  const Class Eager;
+  const StaticClass Static;
+  const DeferringClass Deferring;
   const Slot hooks_active;
   PyObject *call, *hooks, *modes, *plain, *stream, *numbers, *versions;
 };

@@ -289,14 +289,11 @@ std::pair<nb::object, nb::object> variable_of(nb::handle entry) {
 
 void zero_gradients(const nb::list& entries) {
   static PyObject* const zero = kept(nb::module_::import_("nnl.core.record").attr("ZERO"));
-  static PyObject* const trace = text("trace");
   const RecordClass& Record = core->Record;
-  PyObject* modes = modes_of_this_thread();
-  const bool usual = modes && item(modes, trace) == Py_None;
   for (nb::handle entry : entries) {
     const auto [v, nd] = variable_of(entry);
     PyObject*& record = core->NdArray.record.of(nd);
-    if (!usual || Record.own.of(record) != Py_None) {
+    if (Record.own.of(record) != Py_None) {
       nd.attr("zero")();
       continue;
     }

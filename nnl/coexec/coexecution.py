@@ -21,6 +21,8 @@ from nnl.coexec.speculation import Speculating, arrays_of
 from nnl.coexec.whole import whole
 from nnl.core.array import NdArray
 from nnl.core.context import STATE
+from nnl.core.deferring import Deferring
+from nnl.core.interpreter import EAGER, Eager
 from nnl.graph.compile import compile
 
 
@@ -87,11 +89,12 @@ class coexecution:
         self._report = Report(self._paths)
         self._expectations = Expectations() if speculate else None
         self._offered: Sequence[NdArray] = ()
+        self._step = Deferring()
         self._skeleton: Skeleton | None = None
 
     def __enter__(self) -> coexecution:
         frame = _getframe(1)
-        present = STATE.skeleton or STATE.watch
+        present = _present()
         if present is not None and not present.is_over():
             raise ValueError(
                 "coexecution: a step begins inside of a step: wrap only the outer one "
@@ -101,7 +104,7 @@ class coexecution:
         return self
 
     def _begin(self, frame: FrameType) -> None:
-        left = STATE.skeleton or STATE.watch
+        left = _present()
         if left is not None:
             left.end()
         if not self._running.acquire(blocking=False):
@@ -113,24 +116,29 @@ class coexecution:
         shadow = self._shadow > 0 and self._report.steps % self._shadow == 0
         watch = self._paths.watch
         watch.begin(frame, self._end)
+        now = STATE.interpreter
+        if type(now.now) is Eager:
+            STATE.interpreter = self._step.switched(now.computes)
         if not (self._paths.follows() or shadow):
-            watch.active, STATE.watch = True, watch
+            watch.active, self._step.watch = True, watch
             return
-        what = self._paths, self._report, frame, self._end
+        what = self._step, self._paths, self._report, frame, self._end
         if self._expectations is None or shadow:
             self._skeleton = Skeleton(*what, shadow)
         else:
             self._skeleton = Speculating(*what, self._expectations, self._offered)
             self._offered = ()
-        STATE.skeleton = self._skeleton
+        self._step.skeleton = self._skeleton
 
     def __exit__(self, *error: Any) -> None:
         whole(self._end)
 
     def _end(self) -> None:
-        put_off = STATE.skeleton is not None
-        STATE.skeleton = STATE.watch = None
+        put_off = self._step.skeleton is not None
+        self._step.skeleton = self._step.watch = None
         skeleton, self._skeleton = self._skeleton, None  # which knows the frame of the caller
+        if STATE.interpreter.now is self._step:
+            STATE.interpreter = EAGER.switched(STATE.interpreter.computes)
         try:
             if skeleton is None:
                 self._end_unfollowed()
@@ -152,6 +160,12 @@ class coexecution:
     def report(self) -> Report:
         """What ran as plans, what did not, and why."""
         return self._report
+
+
+def _present() -> Any:
+    """What knows of the step that this thread is in."""
+    step = STATE.interpreter.now
+    return step.skeleton or step.watch if isinstance(step, Deferring) else None
 
 
 def coexecute(

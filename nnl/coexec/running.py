@@ -20,6 +20,7 @@ from nnl.coexec.paths import PathPlan, Place, run_what_goes
 from nnl.coexec.whole import whole
 from nnl.core.array import NdArray
 from nnl.core.context import using
+from nnl.core.interpreter import EAGER
 from nnl.core.lists import LISTS
 from nnl.core.origin import caller
 from nnl.core.record import Record
@@ -178,7 +179,7 @@ class Running:
         except Exception as e:
             self._error = e
             try:
-                with using(skeleton=None, origin=None):
+                with using(interpreter=EAGER, origin=None):
                     run_what_goes(self._path, given, self._wanted, values)
             except Exception as e:
                 self._error = e

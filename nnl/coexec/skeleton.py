@@ -27,8 +27,10 @@ from nnl.coexec.whole import whole
 from nnl.coexec.with_input import WITH_INPUT, as_inputs
 from nnl.core.array import NdArray
 from nnl.core.context import STATE, using
+from nnl.core.deferring import Deferring
 from nnl.core.dispatch import Bound, apply, bind, execute, new_node, results, visible
 from nnl.core.graph import Value
+from nnl.core.interpreter import EAGER
 from nnl.core.lists import LISTS, NOTHING
 from nnl.core.op import OPS, Op
 from nnl.core.origin import LOCATION, PASSED, caller
@@ -45,6 +47,7 @@ class Skeleton(Memory):
     """What a step has put off, in the order of the calls.
 
     Attributes:
+        step: The interpreter of the step.
         at: Where the calls have led to from the root of all paths.
         path: The places on the way.
         frame: That of the step. outermost: The one that has called it. end: What ends the step.
@@ -55,19 +58,20 @@ class Skeleton(Memory):
     """
 
     __slots__ = (
-        "paths", "report", "frame", "outermost", "end", "shadow", "visited", "at", "path",
+        "step", "paths", "report", "frame", "outermost", "end", "shadow", "visited", "at", "path",
         "copied", "sums", "gradient_of", "pieces",
     )  # fmt: skip
 
     def __init__(
         self,
+        step: Deferring,
         paths: Paths,
         report: Report,
         frame: FrameType,
         end: Callable[[], None],
         shadow: bool,
     ) -> None:
-        self.paths, self.report, self.shadow = paths, report, shadow
+        self.step, self.paths, self.report, self.shadow = step, paths, report, shadow
         self.frame, self.outermost, self.end = frame, frame.f_back, end
         self.pieces: list[tuple[dict[int, int], list[Place]]] = []
         self.visited: dict[int, int] = {}  # {location: calls of functions of an array and a number}
@@ -115,7 +119,7 @@ class Skeleton(Memory):
 
     def at_once(self, op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
         """Do it now, as without a step."""
-        with using(skeleton=None, watch=None):
+        with using(interpreter=EAGER):
             return apply(op, attrs, inputs)
 
     def calls(self, op: Op, attrs: Any, arrays: Sequence[tuple[NdArray | None, ...]]) -> None:
@@ -123,7 +127,7 @@ class Skeleton(Memory):
         bounds = self._bind(op, attrs, arrays)
         if self._together(op, attrs, arrays, bounds) is None:
             for datas, bound in zip(arrays, bounds, strict=True):
-                if STATE.skeleton is self:
+                if self.step.skeleton is self:
                     self.execute(op, attrs, bound, datas)
                 else:  # the step is left
                     execute(bound, datas)
@@ -216,7 +220,7 @@ class Skeleton(Memory):
         return True
 
     def backward(self, output: Value, grad: Any, clear: bool) -> None:
-        """Go backward from an output, later; see nnl.coexec.backward."""
+        """Go backward from an output, later."""
         backward(self, output, grad, clear)
 
     def _varies(self, op: Op, attrs: Any) -> bool:
@@ -274,7 +278,7 @@ class Skeleton(Memory):
         watch, sums = self.paths.watch, self.sums
         if not watch.active:
             watch.catch_up((*self.pieces, (self.edges.makers, self.path)))
-            STATE.watch = watch
+            self.step.watch = watch
             if called is not None:
                 watch.call(*calls[0][:3], called)
         if not (self.shadow or self.paths.may_grow(self.at)):
@@ -291,7 +295,7 @@ class Skeleton(Memory):
     def leave(self) -> None:
         """Do what was put off, and put nothing off any more in this step."""
         self.run()
-        STATE.skeleton = None
+        self.step.skeleton = None
 
     def go(self, place: Place, makes: int) -> None:
         """Put off the calls of a place, which make so many arrays that nobody has."""
@@ -436,7 +440,7 @@ class Skeleton(Memory):
         try:
             self.begin()
             if path:
-                with using(skeleton=None, origin=None):
+                with using(interpreter=EAGER, origin=None):
                     wanted = live.keys() | {number for number, _ in taken.values()}
                     at = self.paths.end(at, wanted, ends)
                     if self.shadow:
@@ -493,8 +497,4 @@ class Skeleton(Memory):
         return pace.next(now)
 
 
-# The native engine does these for calls that it knows.
-PASSED |= {
-    f.__code__
-    for f in (Op.call, apply, execute, Skeleton.apply, Skeleton.execute, Skeleton._varies)
-}
+PASSED |= {f.__code__ for f in (Skeleton.apply, Skeleton.execute, Skeleton._varies)}

@@ -31,7 +31,9 @@ from nnl.coexec.skeleton import Skeleton
 from nnl.coexec.whole import whole
 from nnl.core.array import NdArray
 from nnl.core.context import using
+from nnl.core.deferring import Deferring
 from nnl.core.graph import Value
+from nnl.core.interpreter import EAGER
 from nnl.core.lists import LISTS
 from nnl.core.variable import Variable
 from nnl.graph.holders import is_held
@@ -81,7 +83,7 @@ class Speculation:
         before, works = set(skeleton.before), [nd.record.work for nd in given]
         skeleton.give_back(None)
         try:
-            with using(skeleton=None, origin=None):
+            with using(interpreter=EAGER, origin=None):
                 self._start([*given, *self._waiting.values()])
             self._runs = True
         except Exception:  # something cannot be read, or there is no memory: to run it later tells
@@ -272,6 +274,7 @@ class Speculating(Skeleton):
 
     def __init__(
         self,
+        step: Deferring,
         paths: Paths,
         report: Report,
         frame: FrameType,
@@ -282,7 +285,7 @@ class Speculating(Skeleton):
         self.expectations, self.offered = expectations, offered
         self.speculation: Speculation | None = None
         self.piece = 0
-        super().__init__(paths, report, frame, end, False)
+        super().__init__(step, paths, report, frame, end, False)
         self._expect()
 
     def _expect(self) -> None:

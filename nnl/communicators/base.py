@@ -215,7 +215,7 @@ class Communicator:
             CommunicatorError: The ranks do not agree.
         """
         arrays, g = self._checked("all_reduce", "data", data, group, division)
-        if STATE.trace is not None:
+        if not STATE.interpreter.has_values:
             record_all_reduce(self, arrays, division, group)
             return
         for some in [[nd] for nd in arrays] if inplace else [arrays]:
@@ -382,7 +382,7 @@ class Communicator:
         return arrays, self._group(call, group)
 
     def _now(self, call: str) -> None:
-        if STATE.trace is not None:
+        if not STATE.interpreter.has_values:
             raise NotImplementedError(
                 f"{call}: nnl.compile is recording and only all_reduce can be part of a plan; "
                 f"call {call} outside of the compiled function"

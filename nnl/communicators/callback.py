@@ -242,7 +242,7 @@ def record_all_reduce(
     Raises:
         NotImplementedError: An array is no gradient of this step, and not lazily zero.
     """
-    trace = STATE.trace
+    trace: Any = STATE.interpreter
     given = []
     for i, nd in enumerate(arrays):
         known = trace.grads.get(id(nd))

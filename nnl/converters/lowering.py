@@ -21,7 +21,7 @@ from nnl.core.array import NdArray
 from nnl.core.context import using
 from nnl.core.dispatch import apply
 from nnl.core.graph import Node, Value, capture
-from nnl.core.tracer import tracing
+from nnl.core.interpreter import STATIC
 from nnl.core.variable import Variable
 from nnl.ext import numpy as reference
 
@@ -91,10 +91,7 @@ def lower(network: Network, target: Target, moving: Collection[int] = ()) -> Low
     if network.words.names:
         texts = ", ".join(sorted(network.words.names))
         raise CannotLower(target.name, network.name, [f"{texts}: strings, which only .nnlp holds"])
-    with (
-        using(auto_forward=False, no_grad=False, target=reference.context().target),
-        tracing(None),
-    ):
+    with using(interpreter=STATIC, no_grad=False, target=reference.context().target):
         lowering = _Lowering(network, target, moving)
         outputs = {name: lowering.output(v.edge) for name, v in network.outputs.items()}
     if lowering.problems:

@@ -5,6 +5,7 @@ from nnl.core import (  # noqa: F401  (they register themselves)
     array_views,
     dispatch,
     indexing,
+    interpreter,
     operators,
     python_function,
 )

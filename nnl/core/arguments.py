@@ -283,13 +283,13 @@ def write_to(op: Any, outputs: Any, y: Any) -> Any:
     for out, result in zip(outs, ys, strict=True):
         nd = out.data if hasattr(out, "edge") else out
         result_nd = result.data if hasattr(result, "edge") else result
-        if STATE.trace is not None:
-            if result_nd.spec.is_float and not nd.spec.is_float:
-                raise TypeError(
-                    f"{op.name}: outputs is {nd.spec}, and the result {result_nd.spec}: arrays "
-                    "keep their types in nnl.compile; cast() it before"
-                )
-            STATE.trace.assign(nd, result_nd)
+        recorded = not STATE.interpreter.has_values
+        if recorded and result_nd.spec.is_float and not nd.spec.is_float:
+            raise TypeError(
+                f"{op.name}: outputs is {nd.spec}, and the result {result_nd.spec}: arrays "
+                "keep their types in nnl.compile; cast() it before"
+            )
+        if STATE.interpreter.assign(nd, result_nd):
             continue
         if nd.spec.shape != result_nd.spec.shape and nd.spec.size == result_nd.spec.size:
             nd = nd.view(result_nd.spec.shape)

@@ -55,8 +55,7 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
         except ShapeError as e:
             raise ShapeError(f"NdArray: {e}") from None
         self.bufs, self.record = {}, ZERO
-        if STATE.trace is not None:
-            STATE.trace.made(self)
+        STATE.interpreter.made(self)
 
     @staticmethod
     def unwritten(spec: Spec) -> NdArray:
@@ -77,8 +76,7 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
         """A copy of a numpy array; keeps its dtype."""
         a = numbers("from_numpy_array", nparr, "an array of numbers")
         nd = NdArray.holding(Spec.of(a.shape, a.dtype), "host", _copy(a))
-        if STATE.trace is not None:
-            STATE.trace.made(nd)
+        STATE.interpreter.made(nd)
         return nd
 
     # ---- what backends and plans use ----
@@ -182,8 +180,8 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
             raise TypeError(f"data: got {type(other).__name__}, wanted an NdArray")
         if other.spec.shape != self.spec.shape:
             raise ShapeError(f"data: got {other.spec}, wanted the shape {self.spec.shape}")
-        if STATE.trace is not None and other.bufs is not self.bufs:
-            STATE.trace.check_write(self, "sharing the memory of another array")
+        if other.bufs is not self.bufs:
+            STATE.interpreter.write(self, "sharing the memory of another array")
         if other.spec is not self.spec:
             EPOCH.advance()
         self.become(other)
@@ -215,9 +213,8 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
     def data(self) -> Host:
         """The value as a writable numpy array that shares this array's memory."""
         host: Host | None = self.bufs.get("host")
-        if STATE.trace is not None:
-            STATE.trace.check_read(self)
-        elif host is not None and self.record is PLAIN and len(self.bufs) == 1:  # the usual case
+        STATE.interpreter.read(self)
+        if host is not None and self.record is PLAIN and len(self.bufs) == 1:  # the usual case
             return host
         if self.blank:
             self.read_early(f"NdArray {self.spec}", ".data")
@@ -237,12 +234,12 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
         elif isinstance(value, (int, float, np.generic)) and not isinstance(value, bool):
             self.fill(value)
             return
-        if STATE.trace is not None:
-            if isinstance(value, NdArray):
-                STATE.trace.assign(self, value)
+        a = value
+        if isinstance(value, NdArray):
+            if STATE.interpreter.assign(self, value):
                 return
-            STATE.trace.check_write(self, "writing a numpy array")
-        a = value.data if isinstance(value, NdArray) else value
+            a = value.data
+        STATE.interpreter.write(self, "writing a numpy array")
         if type(a) is not np.ndarray or (a.dtype is not spec.dtype and held_as(a.dtype) != a.dtype):
             a = numbers("data", a, "a number or an array of numbers")
         if a.shape != spec.shape:
@@ -276,7 +273,7 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
 
     def fill(self, value: Any) -> None:
         """Fill with one value, lazily: memory is touched at the next read."""
-        if STATE.trace is not None and STATE.trace.fill(self, value):
+        if STATE.interpreter.fill(self, value):
             return
         if self.record.own is not None:
             self.settle()

@@ -83,8 +83,7 @@ class ArrayViews:
         Arrays that are parts of the same memory (`narrow`, `view`) are converted too.
         """
         dtype = numpy_type("cast", dtype)
-        if STATE.trace is not None:
-            STATE.trace.check_read(self)
+        STATE.interpreter.read(self)
         self.settle()
         if dtype != self.spec.dtype:
             if self.record.family is not None and self.record.own is not None:
@@ -132,8 +131,7 @@ class ArrayViews:
             raise TypeError(f"copy_from: arr is {type(arr).__name__}, wanted an NdArray")
         if arr.shape != self.shape:
             raise ShapeError(f"copy_from: arr is {arr.spec}, wanted the shape {self.shape}")
-        if STATE.trace is not None:
-            STATE.trace.assign(self, arr)
+        if STATE.interpreter.assign(self, arr):
             return self  # type: ignore[no-any-return]
         if arr.blank:
             arr.read_early(f"NdArray {arr.spec}", "copy_from")
@@ -154,8 +152,7 @@ class ArrayViews:
         """
         if mode not in ("r", "w", "rw"):
             raise ValueError(f"get_data: mode is {mode!r}, wanted 'r', 'w' or 'rw'")
-        if STATE.trace is not None:
-            STATE.trace.check_read(self)
+        STATE.interpreter.read(self)
         if mode == "w" and not self.bufs:
             self.zero()
         if dtype is not None and mode != "r":

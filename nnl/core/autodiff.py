@@ -230,7 +230,7 @@ def accumulate(into: NdArray, g: NdArray, own: bool) -> None:
     Args:
         own: Whether nobody else holds the memory of g.
     """
-    if STATE.skeleton is not None and STATE.skeleton.accumulate(into, g):
+    if STATE.interpreter.now.accumulate(into, g):
         return
     space = next(iter(g.bufs or into.bufs), "host")
     buf = g.read(space)

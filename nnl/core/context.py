@@ -14,7 +14,7 @@ import numpy as np
 __all__ = ["Context"]
 
 if TYPE_CHECKING:
-    from nnl.core.tracer import Deferring, Tracer
+    from nnl.core.interpreter import Interpreter
 
 
 class Space(Protocol):
@@ -218,25 +218,21 @@ class Context:
 
 
 _DEFAULTS: dict[str, Any] = dict(
-    auto_forward=False, record=True, no_grad=False, recompute=False, trace=None, watch=None,
-    tracer=None, skeleton=None, layer=(), origin=None, profiled=False, memory_budget=None,
+    record=True, no_grad=False, recompute=False, layer=(), origin=None, profiled=False,
+    memory_budget=None,
 )  # fmt: skip
 
 
 class _State(threading.local):
     """The modes of each thread. A thread begins, at its first use of nnl, with the defaults of that
-    moment. Its dictionary is its own, so that apply() asks for the thread once per call."""
+    moment. Its dictionary is its own, so that calls ask for the thread once."""
 
     context: Context
     target: Target
-    auto_forward: bool  # compute now instead of only recording
+    interpreter: Interpreter  # what calls mean: compute now, record, or put off
     record: bool  # False inside backward(): make no nodes
     no_grad: bool
     recompute: bool
-    tracer: Tracer | None  # what is told of recorded functions
-    trace: Deferring | None  # the same, where nothing is computed meanwhile, as in nnl.compile
-    skeleton: Any  # what puts functions off in a co-executed step, see nnl.coexec
-    watch: Any  # what is told of the functions of Variables in such a step
     layer: tuple[str, ...]  # parameter scope of the functions that are called, for messages
     origin: Any  # whose gradient is being recorded: where its function was called, or None
     profiled: bool  # time functions that run at once, and note where they are called
@@ -244,6 +240,11 @@ class _State(threading.local):
 
     def __init__(self) -> None:
         self.__dict__.update(_DEFAULTS)
+
+    @property
+    def auto_forward(self) -> bool:
+        """Whether functions of Variables compute when they are called."""
+        return self.interpreter.computes
 
 
 STATE = _State()
@@ -256,15 +257,21 @@ def set_defaults(**changes: Any) -> None:
 
 
 class using:
-    """Set fields of STATE, of this thread, for the duration of a with block."""
+    """Set fields of STATE, of this thread, for the duration of a with block.
 
-    __slots__ = ("_changes", "_state", "_old")
+    Args:
+        auto_forward: Whether functions compute; the interpreter is switched to that.
+    """
 
-    def __init__(self, **changes: Any) -> None:
-        self._changes = changes
+    __slots__ = ("_auto", "_changes", "_state", "_old")
+
+    def __init__(self, auto_forward: bool | None = None, **changes: Any) -> None:
+        self._auto, self._changes = auto_forward, changes
 
     def __enter__(self) -> None:  # by hand: @contextmanager takes three times as long
         self._state = state = STATE.__dict__
+        if self._auto is not None:
+            self._changes["interpreter"] = state["interpreter"].switched(self._auto)
         self._old = {k: state[k] for k in self._changes}
         state.update(self._changes)
 

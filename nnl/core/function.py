@@ -207,7 +207,7 @@ class Function:
             accumulate(x.grad, g, own=False)
 
     def _check_not_recording(self, method: str) -> None:
-        if STATE.trace is not None:
+        if not STATE.interpreter.has_values:
             raise ValueError(
                 f"{self.name}.{method}: nnl.compile is recording, and a function that computes at "
                 "once would do so only now, not at every run: call the function on Variables"

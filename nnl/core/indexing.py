@@ -262,8 +262,7 @@ def set_array_item(x: NdArray, key: Any, value: Any) -> None:
         IndexError: As in getitem; nothing is written then.
         ShapeError: value does not stretch to the shape of x[key]; nothing is written then.
     """
-    if STATE.trace is not None:
-        STATE.trace.check_write(x, "x[key] = value of an NdArray")
+    STATE.interpreter.write(x, "x[key] = value of an NdArray")
     known = _known(key)
     selected = Key(x.spec, known)
     a = _number_or_array(value)
@@ -446,8 +445,7 @@ def fill_array(self: NdArray, mask: Any, value: float) -> NdArray:
         ShapeError: mask does not stretch to the shape of x.
     """
     y = OPS["bool_fill"](self, _mask(self, mask), value=float(value))
-    if STATE.trace is not None:
-        STATE.trace.assign(self, y)
+    if STATE.interpreter.assign(self, y):
         return self
     np.copyto(self.touch("host"), y.read("host"), casting="unsafe")
     return self

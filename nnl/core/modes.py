@@ -13,6 +13,7 @@ from typing import Any
 
 from nnl.core.annotations import flag
 from nnl.core.context import STATE, Context, set_defaults, using
+from nnl.core.interpreter import EAGER, STATIC
 
 
 def set_default_context(ctx: Context) -> None:
@@ -51,11 +52,6 @@ def context_scope(ctx: Context) -> Iterator[Context]:
         yield ctx
 
 
-def _computes_now(auto: bool) -> bool:
-    """What auto_forward becomes: everything inside of a compiled function is recorded."""
-    return bool(auto) and STATE.trace is None
-
-
 def set_auto_forward(auto: bool) -> None:
     """Compute functions when they are called (True) or at forward() (False, the default).
 
@@ -64,7 +60,10 @@ def set_auto_forward(auto: bool) -> None:
         >>> nn.get_auto_forward()
         False
     """
-    set_defaults(auto_forward=_computes_now(flag("set_auto_forward", "auto", auto)))
+    auto = flag("set_auto_forward", "auto", auto)
+    now = STATE.interpreter.switched(auto)
+    set_defaults(interpreter=EAGER if auto else STATIC)
+    STATE.interpreter = now
 
 
 def get_auto_forward() -> bool:
@@ -86,7 +85,7 @@ def auto_forward(auto: bool = True) -> Iterator[None]:
         ...     (array([1, 2]) * 3).d
         array([3., 6.], dtype=float32)
     """
-    with using(auto_forward=_computes_now(auto)):
+    with using(auto_forward=bool(auto)):
         yield
 
 

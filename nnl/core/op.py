@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from nnl.core.arguments import REQUIRED, Arguments, write_to
+from nnl.core.context import STATE
 from nnl.core.describe import Cost, Onnx, Sample
-from nnl.core.dispatch import apply
 from nnl.core.random import stream
 from nnl.core.recent import Kernels
 from nnl.core.registry import OPS
@@ -167,7 +167,7 @@ class Op(Arguments):
                 args = (*args, stream(getattr(attrs, "seed", -1)))
             if self.has_resolve:
                 attrs = self._resolve(attrs, args)
-            y = apply(self, attrs, args)
+            y = STATE.interpreter.apply(self, attrs, args)
         except Exception as e:
             if (told := self.told(e, args)) is e:
                 raise

@@ -84,8 +84,7 @@ def _in_place(compute: Any, same_memory_for_arrays: bool) -> Any:
             return result
         if result.shape != self.shape:
             raise ShapeError(f"in-place operator: {self.spec} cannot hold the result {result.spec}")
-        if STATE.trace is not None:
-            STATE.trace.assign(self, result)
+        if STATE.interpreter.assign(self, result):
             return self
         result.settle()
         if "host" in self.bufs and result.spec is self.spec:

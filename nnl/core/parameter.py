@@ -276,8 +276,7 @@ def set_parameter(key: str, param: Variable) -> None:
     if made is not None and leaf not in scope:
         made.append((scope, leaf))
     scope[leaf] = param
-    if STATE.trace is not None:
-        STATE.trace.outlives(param.data)
+    STATE.interpreter.outlives(param.data)
     if not param.name:
         param.name = leaf
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,19 +19,8 @@ from nnl.core.operators import Operators
 from nnl.core.spec import ShapeError, Spec
 from nnl.core.suggest import VARIABLE, knows_elsewhere
 
-if TYPE_CHECKING:
-    from nnl.graph.executor import GraphExecutor
-
 Hook = Callable[[Any], None]
 logger = logging.getLogger("nnl")
-
-
-@cache
-def executor() -> GraphExecutor:
-    """What runs recorded graphs. It stands on this module, so it is asked for when it is needed."""
-    from nnl.graph.executor import GraphExecutor
-
-    return GraphExecutor()
 
 
 @knows_elsewhere(VARIABLE)
@@ -128,7 +116,7 @@ class Variable(Operators, VariableItems, Handle):
         Raises:
             ValueError: It was cleared, or nnl.compile is recording.
         """
-        if not self._data.bufs and self._data.blank and STATE.trace is None:
+        if not self._data.bufs and self._data.blank and STATE.interpreter.has_values:
             self._data.read_early(self.edge.label, ".d")
         self._data.settle()
         try:
@@ -174,8 +162,7 @@ class Variable(Operators, VariableItems, Handle):
     def grad(self) -> NdArray:
         """The array of the gradient. Assigning an NdArray shares its memory."""
         grad = self.edge.grad
-        if STATE.trace is not None:
-            STATE.trace.gradients[id(grad)] = grad
+        STATE.interpreter.shown(grad)
         return grad
 
     @grad.setter
@@ -302,7 +289,7 @@ class Variable(Operators, VariableItems, Handle):
             clear_no_need_grad: Free those that backward() does not need.
             function_pre_hook, function_post_hook: Called with every function around its run.
         """
-        executor().forward(
+        STATE.interpreter.executor.forward(
             [self], clear_buffer, clear_no_need_grad, function_pre_hook, function_post_hook
         )
 
@@ -327,7 +314,7 @@ class Variable(Operators, VariableItems, Handle):
         callbacks = communicator_callbacks or ()
         if not isinstance(callbacks, (list, tuple)):
             callbacks = (callbacks,)
-        executor().backward(
+        STATE.interpreter.executor.backward(
             self, grad, clear_buffer, callbacks, function_pre_hook, function_post_hook
         )
 
@@ -388,6 +375,6 @@ def forward_all(
     ):
         raise TypeError("forward_all: variables must be nnl.Variable, several of them")
     if len(variables):
-        executor().forward(
+        STATE.interpreter.executor.forward(
             list(variables), clear_buffer, clear_no_need_grad, function_pre_hook, function_post_hook
         )

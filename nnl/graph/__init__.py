@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Static graphs: plans, memory, sessions and nnl.compile."""
 
+from nnl.graph import executor  # noqa: F401  (what Variable.forward() calls)
 from nnl.graph.at_most import at_most
 from nnl.graph.compile import compile
 from nnl.graph.printing import describe, print_graph

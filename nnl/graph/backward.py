@@ -12,8 +12,8 @@ from nnl.core.array import NdArray
 from nnl.core.autodiff import accumulate, backprop, start_gradient
 from nnl.core.context import using
 from nnl.core.graph import Node, Value, capture
+from nnl.core.interpreter import STATIC
 from nnl.core.spec import Spec
-from nnl.core.tracer import tracing
 from nnl.core.variable import Variable
 from nnl.graph.binding import Key
 from nnl.graph.plan import Plan
@@ -45,8 +45,7 @@ class Backward:
         self.started: float | None = 1.0  # the number that gy is filled with
         self.borrows = False  # whether its memory is that of the array that was given
         start = Variable.of_edge(Value.leaf(self.gy), self.gy)
-        modes = dict(auto_forward=False, record=True, no_grad=False, recompute=False)
-        with using(**modes), tracing(None):
+        with using(interpreter=STATIC, record=True, no_grad=False, recompute=False):
             found = backprop([output], [start])
         self.leaves = [(v, g.edge) for v, g in found.leaves.values()]
         self.edges = [

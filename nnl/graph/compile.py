@@ -89,7 +89,7 @@ def compile(
 
     @wraps(f)
     def run(*args: Any, **kw: Any) -> Any:
-        if STATE.trace is not None:
+        if not STATE.interpreter.has_values:
             return f(*args, **kw)  # already inside a recording
         given: list[Variable | NdArray] = []
         key: list[Any] = [STATE.target]

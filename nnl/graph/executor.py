@@ -13,9 +13,9 @@ from nnl.core.context import STATE, using
 from nnl.core.dispatch import apply
 from nnl.core.function import Function
 from nnl.core.graph import Node, Value, capture
+from nnl.core.interpreter import STATIC, run_by
 from nnl.core.once import warn_once
 from nnl.core.op import Op
-from nnl.core.tracer import tracing
 from nnl.core.variable import Hook, Variable
 from nnl.graph.eager import backward_now
 from nnl.graph.plan import Plan
@@ -33,7 +33,7 @@ class Calls:
 
     def __init__(self, key: list[Any], record: Callable[[], Sequence[Any]]) -> None:
         self.key = key
-        with using(auto_forward=False, record=True, no_grad=True), tracing(None):
+        with using(interpreter=STATIC, record=True, no_grad=True):
             ends = [(y[0] if isinstance(y, tuple) else y).edge for y in record()]
         self.plan = Plan(capture(ends), set())  # what writes runs, whoever reads its results
 
@@ -76,15 +76,9 @@ class GraphExecutor:
         calls: Calls | None,
     ) -> Calls | None:
         """Apply an op that writes its inputs to each of the lists of arrays; see run_recorded."""
-        if STATE.skeleton is not None:
-            STATE.skeleton.calls(op, attrs, arrays)
-            return calls
-        now = self.run_recorded(
+        return self.run_recorded(
             attrs, arrays, lambda leaves: [apply(op, attrs, x) for x in leaves], calls
         )
-        if STATE.watch is not None:
-            STATE.watch.wrote(len(arrays), now is not calls)
-        return now
 
     def forward(
         self,
@@ -94,9 +88,6 @@ class GraphExecutor:
         pre: Hook | None,
         post: Hook | None,
     ) -> None:
-        if STATE.trace is not None:
-            STATE.trace.forward(outputs)
-            return
         if not any([v.edge.node for v in outputs]):
             return
         self._forwards += 1
@@ -117,11 +108,6 @@ class GraphExecutor:
         post: Hook | None,
     ) -> None:
         check_callbacks(callbacks)
-        if STATE.trace is not None:
-            STATE.trace.backward(output, grad)
-            for callback in callbacks:
-                callback.record()
-            return
         edge = output.edge
         if edge.node is not None and edge.need_grad:
             self._backward(output, grad, clear_buffer, callbacks, pre, post)
@@ -148,9 +134,7 @@ class GraphExecutor:
             session = session_of([output])
             self._check_forward(session)
             session.prepare_backward(clear_buffer and not hooked)
-        skeleton = STATE.skeleton
-        if skeleton is not None and edge.node.live is not None and not (hooked or callbacks):
-            skeleton.backward(edge, grad, clear_buffer)
+        if not (hooked or callbacks) and STATE.interpreter.now.go_back(edge, grad, clear_buffer):
             return
         if dynamic or hooked:
             gy = start_gradient(edge, output.shape, grad)
@@ -190,3 +174,6 @@ def _hooks(pre: Hook | None, post: Hook | None) -> tuple[Any, Any]:
 def as_leaves(arrays: Sequence[NdArray | None]) -> tuple[Variable | None, ...]:
     """Arrays as leaves of a graph."""
     return tuple([None if d is None else Variable.of_edge(Value.leaf(d), d) for d in arrays])
+
+
+run_by(GraphExecutor())

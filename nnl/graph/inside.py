@@ -11,15 +11,13 @@ from nnl.core.autodiff import backprop
 from nnl.core.context import STATE, resolve, using
 from nnl.core.dispatch import apply, execute
 from nnl.core.graph import Node, Value
+from nnl.core.interpreter import STATIC
 from nnl.core.op import OPS
 from nnl.core.spec import Spec
-from nnl.core.tracer import tracing
 from nnl.core.variable import Variable
 from nnl.graph.binding import Key
 from nnl.graph.lowering import definition, lower
 from nnl.graph.program import INPUT, Program, Step
-
-STATIC: dict[str, Any] = dict(auto_forward=False, record=True, recompute=False)
 
 
 def leaf(spec: Spec, need_grad: bool = False) -> Variable:
@@ -46,7 +44,7 @@ class Recorded:
 
     def __init__(self, record: Callable[[], Any], holes: Sequence[Variable], what: str) -> None:
         self.holes, start = [x.edge for x in holes], Node.number()
-        with using(**STATIC), tracing(None):
+        with using(interpreter=STATIC, record=True, recompute=False):
             ys = record()
             self.single = isinstance(ys, Variable)
             ys = returned(what, ys)

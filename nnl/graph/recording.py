@@ -14,7 +14,6 @@ from nnl.core.context import EPOCH, using
 from nnl.core.graph import Node, Value, capture
 from nnl.core.origin import at
 from nnl.core.spec import Spec
-from nnl.core.tracer import tracing
 from nnl.core.variable import Variable
 from nnl.graph.binding import Binding
 from nnl.graph.infer_again import infer_again
@@ -60,7 +59,7 @@ class Recording:
             self.holes.append(Variable.of_edge(Value.leaf(nd, need), nd))
             return self.holes[-1]
 
-        with using(auto_forward=False, record=True), tracing(trace, defers=True):
+        with using(interpreter=trace, record=True):
             named = [hole(a, n) for a, n in zip(args, argument_names(f, len(args)), strict=True)]
             self.result = f(*named, **{k: hole(v, k) for k, v in kw.items()})
         self.outputs = _variables(self.result)

@@ -84,7 +84,7 @@ def scan(
         single = isinstance(made[1], Variable)
         return [*new, *ys]
 
-    if STATE.auto_forward and STATE.trace is None and rows:
+    if STATE.auto_forward and rows:
         found = _run_now(once, carried, arrays, rows, reverse)
     else:
         holes = [leaf(v.spec, v.need_grad) for v in carried]

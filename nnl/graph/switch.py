@@ -162,7 +162,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *inputs: Any) -> 
         raise ShapeError(f"switch: index is {index.spec}, wanted one number")
     if not isinstance(index, (Variable, int, float, np.generic)):
         raise TypeError(f"switch: index is {type(index).__name__}, wanted a Variable or a number")
-    if not isinstance(index, Variable) or (STATE.auto_forward and STATE.trace is None):
+    if not isinstance(index, Variable) or STATE.auto_forward:
         now = index.d.item() if isinstance(index, Variable) else index
         if now != int(now):
             raise ValueError(f"switch: index holds {now}, wanted a whole number")

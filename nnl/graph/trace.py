@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from nnl.core.array import NdArray
 from nnl.core.autodiff import backprop, start_gradient
 from nnl.core.context import using
+from nnl.core.dispatch import Bound
 from nnl.core.graph import Node, Value
-from nnl.core.op import OPS
-from nnl.core.tracer import Deferring
+from nnl.core.interpreter import Edges, Inputs, Params, Static
+from nnl.core.op import OPS, Op
 from nnl.core.variable import Variable
+from nnl.graph.progress import check_callbacks
 
 INSTEAD = (
     "write with arithmetic of NdArrays, which is recorded (x.data += y.data, "
@@ -20,8 +22,8 @@ INSTEAD = (
 )
 
 
-class Trace(Deferring):
-    """What is recorded while nnl.compile calls the user's function.
+class Trace(Static):
+    """The interpreter of the user's function while nnl.compile calls it.
 
     forward() computes nothing; backward() records the gradient graph; solvers record their update
     ops; functions of NdArrays become functions of the graph. Of arrays there are four kinds:
@@ -38,27 +40,48 @@ class Trace(Deferring):
         gradients: Arrays that are gradients, as far as the function has asked for them.
         results: {id: (array, value, whether it was made of NdArrays)} of the second.
         constants: {id: array} of the third.
-        read: {id: array} of what recorded functions have read.
+        seen: {id: array} of what recorded functions have read.
         effects: Results of ops that write state.
         boundary: Larger than the numbers of the nodes before the first backward(), smaller than the
             others; 0: there is none.
     """
+
+    has_values = False
 
     def __init__(self) -> None:
         self.grads: dict[int, tuple[NdArray, Variable | None]] = {}
         self.gradients: dict[int, NdArray] = {}
         self.results: dict[int, tuple[NdArray, Variable, bool]] = {}
         self.constants: dict[int, NdArray] = {}
-        self.read: dict[int, NdArray] = {}
+        self.seen: dict[int, NdArray] = {}
         self.effects: list[Value] = []
         self.boundary = 0
 
-    def forward(self, outputs: Sequence[Variable]) -> None:
+    @property
+    def now(self) -> Trace:  # type: ignore[override]
+        return self
+
+    @property
+    def executor(self) -> Any:
+        return self
+
+    def switched(self, auto_forward: bool) -> Trace:
+        return self
+
+    def forward(self, *_: Any) -> None:
         """Nothing to do: what is recorded runs with the plan."""
 
-    def backward(self, output: Variable, grad: Any) -> None:
-        if not output.edge.need_grad:
-            return
+    def backward(
+        self, output: Variable, grad: Any, clear: bool, callbacks: Sequence[Any], *_: Any
+    ) -> None:
+        """Record the gradients of an output."""
+        check_callbacks(callbacks)
+        if output.edge.need_grad:
+            self._go_back(output, grad)
+        for callback in callbacks:
+            callback.record()
+
+    def _go_back(self, output: Variable, grad: Any) -> None:
         self.boundary = self.boundary or Node.number()
         gy = self.variable(start_gradient(output.edge, output.shape, grad))
         with using(record=True, no_grad=False):
@@ -77,10 +100,23 @@ class Trace(Deferring):
             return self.grads[id(nd)][1]
         return None if nd.zeroing else Variable.of_edge(Value.leaf(nd), nd)
 
-    def set_gradient(self, param: Variable, value: Variable | None) -> None:
-        """Replace the gradient of a parameter."""
-        nd = param.edge.grad
-        self.grads[id(nd)] = nd, value
+    def zero_gradients(self, entries: Sequence[Any]) -> None:
+        for e in entries:
+            nd = e.variable.edge.grad
+            self.grads[id(nd)] = nd, None
+
+    def change(self, params: Params, op: Op, attrs: Any, inputs: Sequence[Inputs]) -> bool:
+        for param, xs in zip(params, inputs, strict=True):
+            nd = param.edge.grad
+            self.grads[id(nd)] = nd, self.apply(op, attrs, (self.gradient(param), *xs[1:]))
+        return True
+
+    def update(self, op: Op, attrs: Any, entries: Sequence[Any], plan: Any) -> Any:
+        for w, rest in [(e.variable, e.inputs) for e in entries]:
+            g = self.gradient(w)
+            if g is not None:
+                self.effect(self.apply(op, attrs, (w, g, *rest)))
+        return plan
 
     def effect(self, result: Variable) -> None:
         """Make sure that the op which computes `result` runs."""
@@ -114,25 +150,34 @@ class Trace(Deferring):
                 else:
                     x = value
             if nd is not None:
-                self.read[id(nd)] = nd
+                self.seen[id(nd)] = nd
                 if id(nd) in self.results:  # an unlinked copy: what makes its value must run
                     self.effect(self.results[id(nd)][1])
             edges.append(None if x is None else x.edge)
         return edges
 
+    def call(self, op: Op, attrs: Any, xs: Inputs, edges: Edges, bound: Bound, need: bool) -> Any:
+        edges = self.inputs(xs, bound.writes)
+        y = super().call(op, attrs, xs, edges, bound, need)
+        if bound.writes:
+            self.effect(y[0] if isinstance(y, tuple) else y)
+        return y
+
     def recorded(self, ys: Sequence[Variable]) -> None:
-        """Results of a function."""
         for y in ys:
             self.results[id(y._data)] = y._data, y, False
 
-    def of_arrays(self, ys: Sequence[Variable]) -> None:
-        """Those of a function that was called with NdArrays."""
-        for y in ys:
-            self.results[id(y._data)] = y._data, y, True
-
-    def called(self, module: Any, call: Callable[[], Any]) -> Any:
-        """A Module is what its functions are."""
-        return call()
+    def on_arrays(self, op: Op, attrs: Any, inputs: Inputs) -> Any:
+        """Apply an op to arrays when the plan that is recorded runs: its results may be written."""
+        if not all(x is None or isinstance(x, (Variable, NdArray)) for x in inputs):
+            raise op.bad_input(inputs)
+        with using(no_grad=True):
+            xs = [self.variable(x) if isinstance(x, NdArray) else x for x in inputs]
+            y = self.apply(op, attrs, tuple(xs))
+        ys = y if isinstance(y, tuple) else (y,)
+        for v in ys:
+            self.results[id(v._data)] = v._data, v, True
+        return tuple([v._data for v in ys]) if isinstance(y, tuple) else y._data
 
     def made(self, nd: NdArray) -> None:
         """The function has made an array."""
@@ -145,7 +190,7 @@ class Trace(Deferring):
     def _is_constant(self, nd: NdArray) -> bool:
         return id(nd) in self.constants and id(nd) not in self.gradients
 
-    def check_read(self, nd: NdArray) -> None:
+    def read(self, nd: NdArray) -> None:
         """
         Raises:
             ValueError: What numpy would see is not what later runs see.
@@ -158,12 +203,12 @@ class Trace(Deferring):
                 "(documentation: guides/sharp_bits#what-recording-freezes)"
             )
 
-    def check_write(self, nd: NdArray, what: str) -> None:
+    def write(self, nd: NdArray, what: str) -> None:
         """
         Raises:
             ValueError: A write would happen now only, or change what recorded functions have read.
         """
-        if id(nd) in self.grads or not self._is_constant(nd) or id(nd) in self.read:
+        if id(nd) in self.grads or not self._is_constant(nd) or id(nd) in self.seen:
             raise ValueError(
                 f"{nd.spec}: {what} while nnl.compile is recording would happen only once, not at "
                 f"every run: {INSTEAD}"
@@ -171,15 +216,15 @@ class Trace(Deferring):
 
     def fill(self, nd: NdArray, value: Any) -> bool:
         """Record that every element gets a value; whether that was recorded."""
-        if self._is_constant(nd) and id(nd) not in self.read and id(nd) not in self.grads:
+        if self._is_constant(nd) and id(nd) not in self.seen and id(nd) not in self.grads:
             return False
-        if value == 0 and id(nd) not in self.results and id(nd) not in self.read:
+        if value == 0 and id(nd) not in self.results and id(nd) not in self.seen:
             self.grads[id(nd)] = nd, None
         else:
             self._set(nd, _constant(nd, value), "fill()")
         return True
 
-    def assign(self, nd: NdArray, value: NdArray) -> None:
+    def assign(self, nd: NdArray, value: NdArray) -> bool:
         """Record that an array gets the value of another one.
 
         Raises:
@@ -189,6 +234,10 @@ class Trace(Deferring):
         if v.edge.node is None and v._data is not nd:  # it may be written later
             v = OPS["add_scalar"](v, 0.0)
         self._set(nd, v, "writing to it")
+        return True
+
+    def shown(self, grad: NdArray) -> None:
+        self.gradients[id(grad)] = grad
 
     def _set(self, nd: NdArray, v: Variable, what: str) -> None:
         of_arrays = self.results.get(id(nd), (nd, v, False))[2]

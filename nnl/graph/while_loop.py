@@ -209,7 +209,7 @@ def while_loop(
     check_function("while_loop: body", body)
     if max_trips is not None and (type(max_trips) is not int or max_trips < 0):
         raise ValueError(f"while_loop: max_trips is {shown(max_trips)}, wanted an int from 0 on")
-    if STATE.auto_forward and STATE.trace is None:
+    if STATE.auto_forward:
         return _run_now(condition, body, carried, max_trips)
     n = len(carried)
     holes = [[leaf(x.spec, x.need_grad) for x in carried] for _ in range(2)]

@@ -108,11 +108,7 @@ class Module:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The result of `call`."""
-        tracer = STATE.tracer
-        if tracer is None:
-            return self.call(*args, **kwargs)
-        self._parts()  # a part in a list knows its path from now on
-        return tracer.called(self, lambda: self.call(*args, **kwargs))
+        return STATE.interpreter.called(self, args, kwargs)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """What the module computes; subclasses define it."""

@@ -14,15 +14,15 @@ import numpy as np
 
 from nnl.core.annotations import flag, shown
 from nnl.core.callback import SOLVER_HOOKS
-from nnl.core.context import STATE, using
-from nnl.core.dispatch import apply, bind, execute
+from nnl.core.context import STATE
+from nnl.core.dispatch import bind, execute
 from nnl.core.lists import LISTS
 from nnl.core.once import warn_once
 from nnl.core.op import OPS, Op
 from nnl.core.spec import ShapeError, Spec
 from nnl.core.suggest import SOLVER, knows_elsewhere
-from nnl.core.variable import Variable, executor
-from nnl.solvers.gradient import has_inf, has_inf_or_nan, has_nan, order_of, write_over
+from nnl.core.variable import Variable
+from nnl.solvers.gradient import change, has_inf, has_inf_or_nan, has_nan, order_of
 from nnl.solvers.hyperparameters import check_names, checked, not_negative, number
 
 Hook = Callable[[], None]
@@ -192,12 +192,7 @@ class Solver:
 
     def zero_grad(self) -> None:
         """Set all gradients to zero, lazily: until backward() writes one, update() skips it."""
-        trace, entries = STATE.trace, list(self._entries.values())
-        if trace is None:
-            LISTS.zero_gradients(entries)
-            return
-        for entry in entries:
-            trace.set_gradient(entry.variable, None)
+        STATE.interpreter.now.zero_gradients(list(self._entries.values()))
 
     def weight_decay(
         self, decay_rate: float, pre_hook: Hook | None = None, post_hook: Hook | None = None
@@ -254,31 +249,20 @@ class Solver:
         self, method: str, name: str, pre: Hook | None, post: Hook | None, **values: float
     ) -> None:
         """Replace each gradient g that is not lazily zero by op(g), or op(g, w) if it takes two."""
-        op, trace = OPS[name], STATE.trace
-        attrs = op.attrs(**values)
+        op, now = OPS[name], STATE.interpreter.now
         hooked = self._hooked(method, pre, post)
-        if STATE.skeleton is not None and trace is None and not hooked:
-            every = [(e.variable.edge.grad, e.variable.data) for e in self._entries.values()]
-            arrays = [datas[: len(op.inputs)] for datas in every if not datas[0].zeroing]
-            if not arrays or STATE.skeleton.change(op, attrs, arrays):
-                return
-        for entry in self._entries.values():
-            w = entry.variable
-            if trace is not None:
-                g = trace.gradient(w)
-                if g is not None:
-                    with using(auto_forward=False):
-                        new = apply(op, attrs, (g, w)[: len(op.inputs)])
-                    trace.set_gradient(w, new)
-                continue
-            grad = w.edge.grad
-            if grad.zeroing:
-                continue
-            if hooked:
+        there = [
+            (w, (g, w if isinstance(g, Variable) else w.data)[: len(op.inputs)])
+            for w in self.get_parameters().values()
+            if (g := now.gradient(w)) is not None
+        ]
+        if hooked:
+            for w, inputs in there:
                 _before(pre)
-            write_over(grad, op, attrs, (grad, w.data)[: len(op.inputs)])
-            if hooked:
+                change([w], op, op.attrs(**values), [inputs])
                 _after(post)
+        elif there:
+            change([w for w, _ in there], op, op.attrs(**values), [xs for _, xs in there])
 
     def check_inf_grad(self, pre_hook: Hook | None = None, post_hook: Hook | None = None) -> bool:
         """Whether any gradient has an infinite element."""
@@ -297,7 +281,7 @@ class Solver:
     def _check(
         self, method: str, test: Callable[[Any], bool], pre: Hook | None, post: Hook | None
     ) -> bool:
-        if STATE.trace is not None:
+        if not STATE.interpreter.has_values:
             raise NotImplementedError(
                 f"{self.name}.{method}: gradients have no values while nnl.compile records; "
                 "check them outside of the compiled function"
@@ -326,7 +310,7 @@ class Solver:
             if hook is not None and not callable(hook):
                 raise TypeError(f"{self.name}.{method}: {name} is {shown(hook)}, wanted a function")
         hooked = pre is not None or post is not None or SOLVER_HOOKS.active
-        if hooked and STATE.trace is not None:
+        if hooked and not STATE.interpreter.has_values:
             raise NotImplementedError(
                 f"{self.name}.{method}: hooks cannot run inside a function that nnl.compile "
                 "records; remove them or call the solver outside of it"
@@ -351,25 +335,18 @@ class Solver:
         if not self._entries:
             warn_once(f"{self.name}.update: there are no parameters: call set_parameters first")
         hooked = self._hooked("update", update_pre_hook, update_post_hook)
-        op, attrs, target, trace = self.rule, self._attrs, STATE.target, STATE.trace
+        op, attrs, now = self.rule, self._attrs, STATE.interpreter.now
         if self._next_decay is not None:
             attrs = op.attrs(**{**self._hyperparameters, "wd": self._next_decay})
         entries = list(self._entries.values())
-        if trace is not None:
-            for w, inputs in [(e.variable, e.inputs) for e in entries]:
-                g = trace.gradient(w)
-                if g is not None:
-                    with using(auto_forward=False):
-                        trace.effect(apply(op, attrs, (w, g, *inputs)))
-        elif hooked:
-            for entry in entries:
-                for datas in LISTS.to_update([entry]):
-                    _before(update_pre_hook)
-                    specs = tuple([None if d is None else d.spec for d in datas])
-                    execute(bind(op, attrs, target, specs), datas)
-                    _after(update_post_hook)
-        elif calls := LISTS.to_update(entries):
-            self._plan = executor().run_calls(op, attrs, calls, self._plan)
+        if not hooked:
+            self._plan = now.update(op, attrs, entries, self._plan)
+        for entry in entries if hooked else ():
+            for datas in LISTS.to_update([entry]):
+                _before(update_pre_hook)
+                specs = tuple([None if d is None else d.spec for d in datas])
+                execute(bind(op, attrs, STATE.target, specs), datas)
+                _after(update_post_hook)
         self._next_decay = None
 
     def weight_decay_is_fused(self) -> bool:

@@ -13,7 +13,7 @@ from nnl.core.context import STATE, using
 from nnl.core.op import OPS
 from nnl.core.variable import Variable
 from nnl.solvers.base import Solver
-from nnl.solvers.gradient import write_over
+from nnl.solvers.gradient import change
 from nnl.solvers.hyperparameters import number
 
 
@@ -46,25 +46,18 @@ def clip_grad_norm(
     limit = number("clip_grad_norm", "max_norm", max_norm)
     if not 0.0 < limit < math.inf:
         raise ValueError(f"clip_grad_norm: max_norm is {max_norm!r}, wanted a finite number > 0")
-    trace, variables = STATE.trace, _variables(parameters)
+    there = [(v, STATE.interpreter.now.gradient(v)) for v in _variables(parameters)]
+    grads = [g for _, g in there if g is not None]
     with using(auto_forward=False):
-        if trace is None:
-            grads: list[Any] = [v.edge.grad for v in variables if not v.edge.grad.zeroing]
-        else:
-            variables = [v for v in variables if trace.gradient(v) is not None]
-            grads = [trace.gradient(v) for v in variables]
         if not grads:
             return NdArray()
-        norm, mul = OPS["norm"], OPS["mul2"]
+        norm = OPS["norm"]
         total = norm(OPS["stack"](*(norm(g) for g in grads)))
         factor = OPS["r_div_scalar"](OPS["maximum_scalar"](total, limit), limit)
         by_rank = {n: OPS["reshape"](factor, shape=(1,) * n) for n in {len(g.shape) for g in grads}}
-        for i, g in enumerate(grads):
-            by = by_rank[len(g.shape)]
-            if trace is None:
-                write_over(g, mul, mul.default_attrs, (g, by))
-            else:
-                trace.set_gradient(variables[i], mul(g, by))
+        inputs = [(g, by_rank[len(g.shape)]) for g in grads]
+        mul = OPS["mul2"]
+        change([v for v, g in there if g is not None], mul, mul.default_attrs, inputs)
     return total
 
 

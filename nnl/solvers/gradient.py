@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from nnl.core.context import REORDERED, STATE
 from nnl.core.dispatch import bind
 from nnl.core.op import Cost, Op, Sample, op
 from nnl.core.spec import check_same_shape
+from nnl.core.variable import Variable
 from nnl.solvers.rule import norm
 
 
@@ -127,8 +129,18 @@ def has_inf_or_nan(array: np.ndarray) -> bool:
     return not np.isfinite(array).all()
 
 
-def write_over(grad: NdArray, op: Op, attrs: Any, datas: tuple[NdArray, ...]) -> None:
-    """Compute op(*datas) into the memory of grad, which others may share."""
+def change(
+    params: Sequence[Variable], op: Op, attrs: Any, inputs: Sequence[tuple[Any, ...]]
+) -> None:
+    """Let the gradient of each parameter be what an op makes of inputs, which begin with it."""
+    if not STATE.interpreter.now.change(params, op, attrs, inputs):
+        for datas in inputs:
+            _write_over(op, attrs, datas)
+
+
+def _write_over(op: Op, attrs: Any, datas: tuple[NdArray, ...]) -> None:
+    """Compute op(*datas) into the memory of the first of them, which others may share."""
+    grad = datas[0]
     bound = bind(op, attrs, STATE.target, tuple([d.spec for d in datas]))
     space = order_of(grad) if bound.space == "host" else bound.space
     bufs = [d.read(space) for d in datas]

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from nnl.core.array import NdArray
-from nnl.core.context import STATE, using
+from nnl.core.context import STATE
 from nnl.core.dispatch import apply
 from nnl.core.graph import Value
 from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import Spec
-from nnl.core.variable import Variable, executor
+from nnl.core.variable import Variable
 from nnl.solvers.base import Solver
 from nnl.solvers.hyperparameters import not_negative
 
@@ -346,7 +346,7 @@ class LossScale:
             ValueError: clip_norm is negative or not finite.
         """
         limit = not_negative("LossScale.update", "clip_norm", clip_norm)
-        trace = STATE.trace
+        now = STATE.interpreter.now
         rates = [weight_decay] if isinstance(weight_decay, (int, float)) else weight_decay
         updates = [
             (attrs, entry)
@@ -354,26 +354,23 @@ class LossScale:
             for attrs in (self._guarded(solver, rate),)
             for entry in solver._entries.values()
         ]
-        if trace is not None:
-            grads = [(attrs, e, trace.gradient(e.variable)) for attrs, e in updates]
+        found = [
+            (attrs, e, g) for attrs, e in updates if (g := now.gradient(e.variable)) is not None
+        ]
+        if not now.has_values:
             own = [Variable.of_edge(Value.leaf(nd), nd) for nd in (self.value, self.counts)]
             given = [] if loss is None else self._more(loss, undo)
-            more = [v if isinstance(v, Variable) else trace.variable(v) for v in given]
-            there = [(attrs, (e.variable, g, *e.inputs)) for attrs, e, g in grads if g is not None]
-            with using(auto_forward=False):
-                self._record(
-                    limit, most, [a for a, _ in there], [*[call for _, call in there], own, more]
-                )
+            more = [v if isinstance(v, Variable) else now.variable(v) for v in given]
+            calls = [(e.variable, g, *e.inputs) for _, e, g in found]
+            self._record(limit, most, [attrs for attrs, _, _ in found], [*calls, own, more])
             return
-        found = [(attrs, e, e.variable.edge.grad) for attrs, e in updates]
-        found = [(attrs, e, g) for attrs, e, g in found if not g.zeroing]
         arrays = [
             (e.variable._data, g, *[None if v is None else v._data for v in e.inputs])
             for _, e, g in found
         ]
         every = [attrs for attrs, _, _ in found]
         given = () if loss is None else tuple(self._more(loss, undo))
-        self._plan = executor().run_recorded(
+        self._plan = now.executor.run_recorded(
             (*every, self._follow, limit, most),
             [*arrays, (self.value, self.counts), given],
             partial(self._record, limit, most, every),

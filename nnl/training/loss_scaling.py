@@ -115,12 +115,13 @@ class DynamicLossScalingUpdater:
             NotImplementedError: There is a data_feeder, and nnl.compile records.
             ShapeError: The loss must have rank 0, and has not.
         """
-        if STATE.trace is not None and self.data_feeder is not None:
+        recording = not STATE.interpreter.has_values
+        if recording and self.data_feeder is not None:
             raise NotImplementedError(
                 "DynamicLossScalingUpdater.update: data_feeder would be called only once by "
                 "nnl.compile; give the data to the compiled function as arguments"
             )
-        if STATE.trace is not None or (on_device() and self._is_rank_0()):
+        if recording or (on_device() and self._is_rank_0()):
             self._update_without_looking()
             return
         tries = 0
@@ -223,7 +224,7 @@ class DynamicLossScalingUpdater:
             self._backward(self._there.value)
             self._there.update(self.weight_decay or 0.0)
             return
-        if STATE.trace is None:
+        if STATE.interpreter.has_values:
             for nd in (known := self._statistics()):
                 self._before.setdefault(id(nd), NdArray(nd.shape)).copy_from(nd, False)
             undo = [(nd, self._before[id(nd)]) for nd in known]
@@ -265,11 +266,11 @@ class DynamicLossScalingUpdater:
 
     def _keep(self, losses: Sequence[Variable]) -> None:
         """Have the sum of the losses of an update in an array that stays the same."""
-        values = losses if STATE.trace is not None else [loss.data for loss in losses]
+        values = [loss.data if STATE.interpreter.has_values else loss for loss in losses]
         total: Any = values[0]
         for value in values[1:]:
             total = OPS["add2"](total, value)
-        if STATE.trace is None:
+        if STATE.interpreter.has_values:
             if self._kept_loss.shape != total.shape:
                 self._kept_loss = NdArray(total.shape)
             self._kept_loss.copy_from(total, False)

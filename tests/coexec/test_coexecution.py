@@ -18,6 +18,7 @@ import nnl as nn
 import nnl.functions as F
 import nnl.solvers as S
 from nnl.core.context import STATE
+from nnl.core.interpreter import EAGER
 from nnl.core.python_function import PythonFunction
 from tests.coexec.steps import Trainer, same, train, variable
 
@@ -125,7 +126,7 @@ def test_what_was_done_before_an_exception_is_done() -> None:
         else:
             step(False)
     np.testing.assert_allclose(state.data, 9 * x.d, 1e-5)
-    assert STATE.skeleton is None
+    assert STATE.interpreter is EAGER
 
 
 def test_a_number_that_changes_is_a_trace_once() -> None:

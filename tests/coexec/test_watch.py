@@ -15,7 +15,8 @@ import nnl.functions as F
 import nnl.solvers as S
 from nnl.coexec import watch as watching
 from nnl.coexec.watch import Counts, Watch
-from nnl.core.context import STATE
+from nnl.core.context import using
+from nnl.core.deferring import Deferring
 from tests.coexec.steps import variable
 
 OFTEN = 4
@@ -164,16 +165,17 @@ def test_the_engine_tells_the_same() -> None:
 
     x, w = variable(2, 3), variable(3, 3, seed=1)
     w.need_grad = True
-    with nn.auto_forward():
+    step = Deferring()
+    with using(interpreter=step):
         for watch in (Watch(), InPython()):
             for k in range(6):
                 watch.begin(sys._getframe(), lambda: None)
-                STATE.watch = watch
+                step.watch = watch
                 h = F.affine(x, w)
                 for _ in range(k % 3):
                     h = F.tanh(F.concatenate(h, h * 2.0, axis=0))[:2]
                 F.sum(h).backward()
-                STATE.watch = None
+                step.watch = None
                 watch.active = True
                 told.append((of(watch), watch.follows(), watch.credit))
                 watch.end_step(False)

@@ -6,6 +6,7 @@ import pytest
 
 import nnl as nn
 from nnl.core.context import STATE
+from nnl.core.interpreter import STATIC
 
 
 def leaf(values, need_grad=True):
@@ -18,5 +19,5 @@ def leaf(values, need_grad=True):
 @pytest.fixture(autouse=True)
 def _clean():
     yield
-    assert not (STATE.auto_forward or STATE.no_grad or STATE.recompute or STATE.trace)
-    assert STATE.record
+    assert STATE.interpreter is STATIC and STATE.record
+    assert not (STATE.no_grad or STATE.recompute)

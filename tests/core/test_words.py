@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls that are wrong in ways users have found: the text names function, argument and remedy."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 import nnl as nn
 import nnl.functions as F
+from nnl.core.context import using
 from nnl.core.spec import ShapeError
 
 X = nn.Variable((4, 6, 8, 8))
@@ -102,19 +105,17 @@ def test_words_of_the_standard_library_do_not_come_out():
     assert "std::" not in str(e.value)
 
 
-def test_memory_that_runs_out_names_the_function(monkeypatch):
-    from nnl.core import op
-
+def test_memory_that_runs_out_names_the_function():
     def apply(op, attrs, inputs):
         raise MemoryError("the machine has no more")
 
-    monkeypatch.setattr(op, "apply", apply)
+    full = using(interpreter=SimpleNamespace(apply=apply))
     text = (
         r"^relu in block: not enough memory for the result: the machine has no more "
         r"\(documentation: guides/profiling#memory\)$"
     )
-    with nn.parameter_scope("block"), pytest.raises(MemoryError, match=text):
-        op.OPS["relu"](X)
+    with full, nn.parameter_scope("block"), pytest.raises(MemoryError, match=text):
+        F.relu(X)
 
 
 def test_nothing_to_update_is_said_once(caplog):

@@ -78,7 +78,7 @@ def said(nd: NdArray, now: Any) -> Any:
 
 def state(others: list[NdArray]) -> Any:
     """What a step has put off so far."""
-    now = STATE.skeleton
+    now = STATE.interpreter.skeleton
     parameters = list(nn.get_parameters().values())
     arrays = [*others, *[nd for v in parameters for nd in (v.data, v.grad)]]
     return (

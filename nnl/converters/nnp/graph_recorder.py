@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,8 +13,8 @@ from nnl.converters.nnp.graph_capture import add_network
 from nnl.converters.nnp.graph_def import DEFAULT_NAME, ProtoGraph, ProtoNetwork, ProtoVariable
 from nnl.core.context import STATE, using
 from nnl.core.graph import Node, Value
+from nnl.core.interpreter import Interpreter, Static
 from nnl.core.parameter import Scope, get_parameter, parameter_scope, set_parameter
-from nnl.core.tracer import Tracer
 from nnl.core.variable import Variable
 from nnl.parametric_functions.module import Module
 
@@ -37,8 +37,8 @@ class _Part:
         self.modules: dict[int, Module] = {}
 
 
-class Recorder(Tracer):
-    """Listens to calls of functions and Modules.
+class Recorder(Static):
+    """Records as static graphs do, and notes the calls of functions and Modules.
 
     Args:
         name: Of the one network that everything becomes. If left out, every call of a Module
@@ -52,25 +52,26 @@ class Recorder(Tracer):
         self.parts: list[_Part] = []
         self._modules: list[Module] = []
         self._followed: set[int] = set()
-        self.outer = STATE.tracer
+        super().__init__(STATE.interpreter.now)
+        outer: Interpreter = STATE.interpreter
+        self.outer = outer if isinstance(outer, Recorder) else None
         self.graph: ProtoGraph | None = None
         self._networks: dict[Any, str] = {}
 
     def recorded(self, ys: Sequence[Variable]) -> None:
-        """A function was called."""
         node = ys[0].edge.node
         if node is not None:
             self._add(node)
         if self.outer is not None:
             self.outer.recorded(ys)
 
-    def called(self, module: Module, call: Callable[[], Any]) -> Any:
-        """A Module is called."""
+    def called(self, module: Module, args: tuple[Any, ...], kw: dict[str, Any]) -> Any:
+        module._parts()  # a part in a list knows its path from now on
         if not self._modules and self.name is None and HERE.named is None:
             self.parts.append(_Part(module.name, module))
         self._modules.append(module)
         try:
-            return call() if self.outer is None else self.outer.called(module, call)
+            return (self.outer or super()).called(module, args, kw)
         finally:
             self._modules.pop()
 
@@ -205,7 +206,7 @@ def graph(name: str | None = None, parameter_scope: Scope | None = None) -> Iter
     """
     recorder = Recorder(name, parameter_scope, None)
     result = ProtoGraph(parameter_scope=parameter_scope)
-    with using(auto_forward=False, tracer=recorder):
+    with using(interpreter=recorder):
         yield result
     built = recorder.result()
     result.parameter_scope = built.parameter_scope
@@ -221,9 +222,9 @@ def _follow(v: Variable) -> None:
     """A ProtoVariable was made: outside of `with graph()`, the default graph begins with it."""
     if STATE.auto_forward:
         return
-    if STATE.tracer is None:
-        HERE.last = STATE.tracer = Recorder(None, None, set())
-    roots = getattr(STATE.tracer, "roots", None)
+    if type(STATE.interpreter) is Static:
+        HERE.last = STATE.interpreter = Recorder(None, None, set())
+    roots = getattr(STATE.interpreter, "roots", None)
     if roots is not None:
         roots.add(v.edge.key)
 
@@ -260,6 +261,6 @@ def get_default_graph_by_variable(proto_variable: Variable) -> ProtoNetwork:
 
 def reset_default_graph() -> None:
     """Forget the default graph. Until then it keeps what was called on ProtoVariables."""
-    if STATE.tracer is HERE.last:
-        STATE.tracer = None
+    if STATE.interpreter is HERE.last:
+        STATE.interpreter = HERE.last.now.switched(False)
     HERE.last = None

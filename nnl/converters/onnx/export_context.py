@@ -18,9 +18,9 @@ from nnl.converters.rules.spectra import PIXELS, SPECTRA
 from nnl.converters.simpler import SIMPLER
 from nnl.core.context import using
 from nnl.core.graph import Node, Value, capture
+from nnl.core.interpreter import STATIC
 from nnl.core.op import OPS
 from nnl.core.spec import Spec
-from nnl.core.tracer import tracing
 from nnl.core.variable import Variable
 
 Key = tuple[int, int]
@@ -309,7 +309,7 @@ class Exporter:
             _Silent: The function has nothing to say of these arguments.
         """
         given = list(inputs) if inputs else call.inputs
-        with using(auto_forward=False, target=call.target, no_grad=True), tracing(None):
+        with using(interpreter=STATIC, target=call.target, no_grad=True):
             leaves = [_leaf(x) if x is not None else None for x in given]
             try:
                 ys = function(call.attrs, *leaves)

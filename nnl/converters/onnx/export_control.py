@@ -14,7 +14,7 @@ from nnl.converters.onnx.export_tensor import Call, Subgraph, Tensor
 from nnl.converters.onnx.registry import onnx_export
 from nnl.core.context import using
 from nnl.core.graph import capture
-from nnl.core.tracer import tracing
+from nnl.core.interpreter import STATIC
 from nnl.graph.inside import input_specs, leaf, record
 from nnl.graph.program import Program
 
@@ -146,7 +146,7 @@ def subgraph(
 
 def _written(ctx: Exporter, program: Program, xs: Sequence[Tensor]) -> list[Tensor]:
     """The results of a program for tensors."""
-    with using(auto_forward=False, no_grad=True), tracing(None):
+    with using(interpreter=STATIC, no_grad=True):
         leaves = [leaf(s) for s in input_specs(program)]
         ys = record(program, leaves)
     for v, x in zip(leaves, xs, strict=True):

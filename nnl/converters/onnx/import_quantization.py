@@ -41,6 +41,7 @@ from nnl.converters.onnx.values import (
     var,
 )
 from nnl.core.context import Context, using
+from nnl.core.interpreter import EAGER
 from nnl.core.variable import Variable
 
 CONVOLUTION = ("kernel_shape", "strides", "pads", "dilations", "group", "auto_pad")
@@ -169,7 +170,7 @@ def matmul_integer(
 def _exact_conv(node: Any, x: Any, w: Any) -> Any:
     """Convolution of integers, in float64, which holds them up to 2^53 exactly."""
     double = Context(["cpu:double"])
-    with using(auto_forward=True, no_grad=True, trace=None, context=double, target=double.target):
+    with using(interpreter=EAGER, no_grad=True, context=double, target=double.target):
         x, w = (Variable.from_numpy_array(v.astype(np.float64)) for v in (x, w))
         return np.rint(convolved(node, x, w).d).astype(np.int64)
 

@@ -20,13 +20,13 @@ from nnl.converters.onnx.reader import naming, read
 from nnl.converters.onnx.values import array, dtype_of, is_float, is_var, tagged
 from nnl.converters.onnx.weights import constants_of, frozen_of, parameter_names
 from nnl.core.context import using
+from nnl.core.interpreter import EAGER, STATIC
 from nnl.core.parameter import (
     all_or_nothing,
     get_current_parameter_scope,
     get_parameter,
     get_parameter_or_create,
 )
-from nnl.core.tracer import tracing
 from nnl.core.variable import Variable
 
 logger = logging.getLogger("nnl")
@@ -128,7 +128,7 @@ class OnnxModel:
         found = self._from_plan(args, named)
         if found is not None:
             return found
-        with using(auto_forward=True, no_grad=True), tracing(None), naming(self.model.file):
+        with using(interpreter=EAGER, no_grad=True), naming(self.model.file):
             outs = self._run(args, named, compute=True)
             infos = self.model.graph.outputs
             return [_plain(v, info) for v, info in zip(outs, infos, strict=True)]
@@ -156,7 +156,7 @@ class OnnxModel:
         return plans.run(values)
 
     def _record(self, **named: Any) -> list[Any]:
-        with using(auto_forward=False, no_grad=True), tracing(None):
+        with using(interpreter=STATIC, no_grad=True):
             return self._run((), named, interpreter=ExactInterpreter)
 
     def _run(

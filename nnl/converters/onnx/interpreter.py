@@ -36,6 +36,7 @@ from nnl.converters.onnx.values import (
 from nnl.converters.onnx.words import has_text
 from nnl.core.context import STATE, using
 from nnl.core.context import Context as Device
+from nnl.core.interpreter import EAGER
 from nnl.core.variable import Variable
 
 # what makes tables of sizes
@@ -182,7 +183,7 @@ class Interpreter:
         constant = constant and not _stored(node, values)
         changes: dict[str, Any] = {"origin": STATE.origin or node.label}
         if constant and not known_now():
-            changes.update(auto_forward=True, no_grad=True, trace=None)
+            changes.update(interpreter=EAGER, no_grad=True)
         if any(
             not (v is None or isinstance(v, (list, Rows))) and dtype_of(v) == np.float64
             for v in values
@@ -289,7 +290,7 @@ class Interpreter:
 
 def known_now() -> bool:
     """Whether functions compute when they are called."""
-    return STATE.auto_forward and STATE.trace is None
+    return STATE.auto_forward
 
 
 _DOUBLE: list[Device] = []

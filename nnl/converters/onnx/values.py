@@ -99,7 +99,7 @@ def known(x: Any) -> bool:
     """Whether the value can be read now."""
     if isinstance(x, (list, tuple)):
         return all(known(v) for v in x)
-    return not isinstance(x, Variable) or (STATE.auto_forward and STATE.trace is None)
+    return not isinstance(x, Variable) or STATE.auto_forward
 
 
 def array(x: Any, what: str = "a value") -> Any:
@@ -146,7 +146,7 @@ def var(x: Any) -> Variable:
     """The value as a Variable; bools become 0 and 1, small floats float32."""
     if isinstance(x, Variable):
         return x
-    if isinstance(x, Sized) and x.table and not (STATE.auto_forward and STATE.trace is None):
+    if isinstance(x, Sized) and x.table and not STATE.auto_forward:
         v = var(np.asarray(x)) if x.graph is None else x.graph
         y = Variable.of_edge(v.edge, v._data)
         y.info = x  # handlers that need the numbers find them there

@@ -17,9 +17,9 @@ from nnl.converters.quantizing.trained import fixed, is_trained
 from nnl.core.context import using
 from nnl.core.dispatch import apply
 from nnl.core.graph import Node, Value
+from nnl.core.interpreter import STATIC
 from nnl.core.parameter import get_parameters
 from nnl.core.suggest import did_you_mean
-from nnl.core.tracer import tracing
 from nnl.core.variable import Variable, forward_all
 from nnl.functions.fused.convolution import ACTIVATIONS
 from nnl.functions.fused.product import ACTIVATIONS as AFTER_PRODUCTS
@@ -375,7 +375,7 @@ class _Quantizing:
         seen: dict[Key, Variable] = {}
         weights: list[str] = []
         inputs = {}
-        with using(auto_forward=False, no_grad=True), tracing(None):
+        with using(interpreter=STATIC, no_grad=True):
             for name, v in self.inputs.items():
                 inputs[name] = x = Variable(v.spec.shape)
                 x.data.set_spec(v.spec)

@@ -12,7 +12,7 @@ from nnl.converters.model import Key, Network
 from nnl.core.context import using
 from nnl.core.dispatch import apply
 from nnl.core.graph import Node, Value, capture
-from nnl.core.tracer import tracing
+from nnl.core.interpreter import STATIC
 from nnl.core.variable import Variable
 
 Array = np.ndarray[Any, Any]
@@ -29,7 +29,7 @@ def is_trained(network: Network) -> bool:
 def fixed(network: Network) -> tuple[dict[str, Variable], dict[str, Variable]]:
     """Inputs and outputs of the same network with numbers for scales and zero points, and with int8
     or uint8 for weights that it rounds."""
-    with using(auto_forward=False, no_grad=True), tracing(None):
+    with using(interpreter=STATIC, no_grad=True):
         return _Fixing(network).run()
 
 

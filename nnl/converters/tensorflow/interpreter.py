@@ -19,6 +19,7 @@ from nnl.converters.tensorflow.graph import Edge, Graph, Library, Node
 from nnl.converters.tensorflow.messages import TensorFlowError
 from nnl.converters.tensorflow.tensors import dtype_of_code
 from nnl.core.context import using
+from nnl.core.interpreter import EAGER
 from nnl.core.parameter import get_parameter_or_create
 from nnl.core.variable import Variable
 
@@ -194,7 +195,7 @@ class Interpreter:
         if any(map(_depends, values)) or looked_up or node.op in ("Exit", "Placeholder"):
             ys = handler(self, node, *values)
             return list(ys) if isinstance(ys, (list, tuple)) else [ys]
-        with using(auto_forward=True, no_grad=True, trace=None):
+        with using(interpreter=EAGER, no_grad=True):
             ys = handler(self, node, *values)
             found = list(ys) if isinstance(ys, (list, tuple)) else [ys]
             return [array(y) if is_var(y) else y for y in found]

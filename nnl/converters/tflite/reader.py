@@ -40,10 +40,10 @@ from nnl.converters.tflite.file import File, FileOperator, FileTensor, Graph, is
 from nnl.converters.tflite.flatbuffer import Damaged
 from nnl.converters.tflite.refused import REFUSED
 from nnl.core.context import using
+from nnl.core.interpreter import STATIC
 from nnl.core.op import OPS
 from nnl.core.parameter import get_parameters, parameter_scope
 from nnl.core.spec import ShapeError
-from nnl.core.tracer import tracing
 from nnl.core.variable import Variable
 
 # What functions and numpy raise for values that a damaged file gives them.
@@ -131,7 +131,7 @@ class TfliteFile(Built):
             for n, i in graph.inputs.items()
         }
         given = {i: Value(inputs[n], plain(inputs[n].ndim)) for n, i in graph.inputs.items()}
-        with parameter_scope("", scope), using(auto_forward=False), tracing(None):
+        with parameter_scope("", scope), using(interpreter=STATIC):
             walk = _Walk(self._file, self.where)
             walk.build.sized = all(v.shape == graph.tensors[i].shape for i, v in given.items())
             values = walk.run(graph, given)

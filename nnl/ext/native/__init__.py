@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core import dispatch
+from nnl.core import interpreter
 from nnl.core import op as ops
 from nnl.core.annotations import CHECKS
 from nnl.core.context import BACKENDS, SPACES, Backend, Context, HostSpace
@@ -94,7 +94,7 @@ def library() -> ModuleType | None:
         with _short_spinning():
             lib = load()
         lib.traits, lib.abilities = TRAITS, cache(partial(_abilities, lib))
-        ops.call_by(lib.op_call(ops, dispatch))
+        ops.call_by(lib.op_call(ops, interpreter))
         LOCATION.asked_of(lib.location_by(starts))
         LISTS.asked_of(lib)
         CALLS.asked_of(lib)

@@ -15,6 +15,7 @@ from nnl.core.array import NdArray
 from nnl.core.casts import wide
 from nnl.core.context import resolve, using
 from nnl.core.graph import Value, capture
+from nnl.core.interpreter import STATIC
 from nnl.core.op import OPS
 from nnl.core.spec import Spec
 from nnl.core.variable import Variable
@@ -73,8 +74,8 @@ def _in_parts(program: Program, step: Step, say: Callable[..., Any], in_float: b
     source = program.sources[step.source]
     assert source is not None
     target = resolve(*source.context)
-    modes: dict[str, Any] = {"target": wide(target) if in_float else target, "auto_forward": False}
-    with using(**modes, no_grad=True, trace=None, tracer=None):
+    target = wide(target) if in_float else target
+    with using(interpreter=STATIC, target=target, no_grad=True):
         try:
             said = say(*xs)
         except NotImplementedError:
