@@ -40,6 +40,7 @@ ROWS = {
     "nnabla": 9,
 }
 TOP_ROW = 7
+
 # What serves every backend, and what of nnl.ext it may import.
 FOR_ALL = {"core": (), "graph": ("library",), "ext/device": ("library", "device", "numpy")}
 

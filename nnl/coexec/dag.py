@@ -134,6 +134,18 @@ class Dag:
             else:
                 yield from node.body.calls()
 
+    def lines(self) -> Iterator[str]:
+        """For people: each call as `affine (net.py:12) x8, 2 operand variants, inputs: p`, with how
+        often it came, on how many choices of operands, and which attributes are inputs."""
+        for node in sorted(self.nodes, key=lambda n: n.rank):
+            if node.body is not None:
+                yield f"{node!r}, {node.body.start.count} rounds"
+                yield from (f"  {line}" for line in node.body.lines())
+                continue
+            variants = f", {len(node.variants)} operand variants" if len(node.variants) > 1 else ""
+            inputs = f", inputs: {', '.join(node.promoted)}" if node.promoted else ""
+            yield f"{node!r} x{node.count}{variants}{inputs}"
+
     def link(self, u: Node, v: Node) -> None:
         """Add an edge.
 

@@ -10,7 +10,6 @@ from time import perf_counter
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING
 
-from nnl.coexec import drawing
 from nnl.coexec.cursor import mismatch
 from nnl.coexec.loops import Locations
 from nnl.coexec.trace_graph import Item, TraceGraph
@@ -156,13 +155,10 @@ class Report:
         return self._paths.blocks.by_plan
 
     def explain(self) -> str:
-        """The functions that steps have called, with their lines: what is always the same, what
-        depends on the path, and what is in loops. Then the blocks that have plans."""
-        return "\n".join([drawing.text(self.graph), *self._paths.blocks.lines()])
-
-    def dot(self) -> str:
-        """The same in the language of Graphviz: `dot -Tsvg`."""
-        return drawing.dot(self.graph)
+        """The functions that steps have called, with their lines and how often, and what is in
+        loops. Then the blocks that have plans."""
+        lines = [f"{self.graph.traces} traces", *self.graph.body.lines()]
+        return "\n".join([*lines, *self._paths.blocks.lines()])
 
     def __str__(self) -> str:
         lines = [
