@@ -48,6 +48,7 @@ FOR_ALL = {"core": (), "graph": ("library",), "ext/device": ("library", "device"
 SETTABLE = ("STATE", "PLACE", "sys")
 
 MAX_FILE_LINES = 500
+MAX_CIRCLE = 5
 MAX_INIT_LINES = 150
 # The engine proper. What else stands in core (operators, indexing, the views NNabla scripts expect,
 # the parameter registry, hooks) uses it and is used by no module of it.
@@ -222,6 +223,25 @@ def code_lines(source: str) -> int:
 
 def test_imports_point_down() -> None:
     assert layer_violations(ROOT) == []
+
+
+def test_no_more_than_five_modules_import_each_other() -> None:
+    """Imports in functions count, those for types do not."""
+    imports: dict[str, set[str]] = {}
+    for path in [p for name in ("core", "graph") for p in (ROOT / "nnl" / name).rglob("*.py")]:
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+                node.body = []
+        module = ".".join(parts).removesuffix(".__init__")
+        names = {n for _, n in imported_modules(tree, ".".join(parts), parts[-1] == "__init__")}
+        imports[module] = names | {n.rpartition(".")[0] for n in names}
+    reached = {m: {n for n in found if n in imports and n != m} for m, found in imports.items()}
+    for _ in range(len(reached).bit_length()):
+        reached = {m: found.union(*[reached[n] for n in found]) for m, found in reached.items()}
+    circles = [{n for n in reached[m] if m in reached[n]} for m in reached]
+    assert [sorted(c) for c in circles if len(c) > MAX_CIRCLE] == []
 
 
 def test_the_engine_and_what_devices_share_import_no_backend() -> None:

@@ -204,9 +204,7 @@ class ArrayViews:
 
 def _sharing(self: NdArray, host: Host, part: Host) -> NdArray:
     """The array of a part of this one's memory, in which both see what is written from now on."""
-    from nnl.core.array import NdArray
-
-    nd = NdArray.holding(Spec.of(part.shape, part.dtype), "host", part)
+    nd = self.holding(Spec.of(part.shape, part.dtype), "host", part)
     self.lasting_record().own, nd.lasting_record().own = host, part
     if self.record.family is None:
         self.record.family = Family(self)

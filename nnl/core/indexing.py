@@ -16,6 +16,7 @@ from nnl.core.annotations import numbers
 from nnl.core.array import NdArray
 from nnl.core.context import STATE
 from nnl.core.graph import Value
+from nnl.core.items import DOES
 from nnl.core.op import OPS
 from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import Variable
@@ -449,3 +450,8 @@ def fill_array(self: NdArray, mask: Any, value: float) -> NdArray:
         return self
     np.copyto(self.touch("host"), y.read("host"), casting="unsafe")
     return self
+
+
+DOES |= {
+    f.__name__: f for f in (getitem, set_array_item, fill_array, set_variable_item, fill_variable)
+}

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+DOES: dict[str, Callable[..., Any]] = {}  # what nnl/core/indexing.py puts here
 
 
 class Items:
@@ -13,9 +16,7 @@ class Items:
 
     def __getitem__(self, key: Any) -> Any:
         """The elements that key selects, as numpy has it, copied."""
-        from nnl.core.indexing import getitem
-
-        return getitem(self, key)
+        return DOES["getitem"](self, key)
 
 
 class ArrayItems(Items):
@@ -25,9 +26,7 @@ class ArrayItems(Items):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Overwrite the elements that key selects."""
-        from nnl.core.indexing import set_array_item
-
-        set_array_item(self, key, value)  # type: ignore[arg-type]
+        DOES["set_array_item"](self, key, value)
 
     def masked_fill(self, mask: Any, value: float) -> Any:
         """Overwrite the elements where mask is not zero, in place, and return this array.
@@ -35,9 +34,7 @@ class ArrayItems(Items):
         Args:
             mask: NdArray, Variable or array of a shape that stretches to this one's.
         """
-        from nnl.core.indexing import fill_array
-
-        return fill_array(self, mask, value)  # type: ignore[arg-type]
+        return DOES["fill_array"](self, mask, value)
 
     bool_fill = masked_fill
 
@@ -49,9 +46,7 @@ class VariableItems(Items):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """From now on this handle is the variable with the elements replaced that key selects."""
-        from nnl.core.indexing import set_variable_item
-
-        set_variable_item(self, key, value)  # type: ignore[arg-type]
+        DOES["set_variable_item"](self, key, value)
 
     def masked_fill_(self, mask: Any, value: float) -> Any:
         """Replace the elements where mask is not zero, as x[mask] = value does; returns x.
@@ -60,8 +55,6 @@ class VariableItems(Items):
             mask: Variable, NdArray or array of a shape that stretches to this one's; in a static
                 graph it is read at every forward.
         """
-        from nnl.core.indexing import fill_variable
-
-        return fill_variable(self, mask, value)  # type: ignore[arg-type]
+        return DOES["fill_variable"](self, mask, value)
 
     bool_fill_ = masked_fill_
