@@ -10,7 +10,7 @@ prefill  512 tokens at once
 clients  tokens of 16 texts side by side by tokens of one
 train    steps of AdamW in float32 and bfloat16, float32 parameters: tokens a second of the
          processor's time and thread, and the share of the fastest product that was measured
-peers    transformers (PyTorch) where it is installed, ctranslate2 where it is
+peers    transformers (PyTorch) where it is installed
 
 All measurements are in one process, in turns; each is the median of several.
 """
