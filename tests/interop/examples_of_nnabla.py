@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which programs of a folder that were written for NNabla run, as a table in Markdown.
 
-    .venv/bin/python tests/interop/examples_of_nnabla.py FOLDER [SECONDS] > table.md
+    .venv/bin/python tests/interop/examples_of_nnabla.py FOLDER [SECONDS [PYTHON]] > table.md
 
 Give it a checkout of NNabla's examples or tutorials. Programs are Python files that import nnabla
 and do something when they are run, and notebooks. Each runs in a copy of the folder in which
-nnabla is renamed, without arguments, until it ends or has run for SECONDS (60).
+nnabla is renamed, until it ends or has run for SECONDS (60). A line `program.py arguments` of a
+file arguments.txt in the folder gives it arguments. With the PYTHON that has NNabla each runs
+there as well, and the table says how much of what its solvers see and its monitors are told, in
+up to 20 updates, differs, relatively: see watched.py.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import tempfile
 from pathlib import Path
 
 NAME = re.compile(r"\bnnabla(?=\b|_ext\b)")
+WATCHED = str(Path(__file__).with_name("watched.py"))
 DATA = re.compile(r"urlopen|URLError|Errno -|getaddrinfo|resolve|FileNotFoundError|No such file")
 
 
@@ -38,9 +42,9 @@ def programs(folder: Path) -> list[Path]:
     return sorted(p for p in runs if NAME.search(text_of(p)))
 
 
-def outcome(program: Path, seconds: float) -> str:
+def outcome(program: Path, seconds: float, command: list[str] | None = None) -> str:
     """What a program did: "runs", or the sentence it stopped at."""
-    command = [sys.executable, program.name]
+    command = command or [sys.executable, program.name]
     try:
         done = subprocess.run(
             command,
@@ -63,21 +67,56 @@ def outcome(program: Path, seconds: float) -> str:
     return f"stops at: {sentence}"
 
 
-def table(folder: Path, seconds: float = 60) -> str:
+def compared(ours: Path, theirs: Path, given: list[str], python: str, seconds: float) -> str:
+    """How far the numbers of a program under nnl and, a copy of it, under NNabla are apart."""
+    said, series = [], []
+    for path, library, interpreter in ((ours, "nnl", sys.executable), (theirs, "nnabla", python)):
+        result = path.with_suffix(".series.json")
+        words = [interpreter, "-W", "ignore", WATCHED, library, str(result), "20", path.name]
+        said.append(outcome(path, seconds, [*words, *given]))
+        series.append(json.loads(result.read_text()) if result.exists() else [])
+    if said[0] != "runs" or said[1] != "runs":
+        same = "; NNabla does, too" if said[0] == said[1] else f"; NNabla: {said[1]}"
+        return said[0] + same
+    mine, wanted = ([v for _, v in s] for s in series)
+    updates = sum(what == "g" for what, _ in series[1])
+    if not wanted:
+        return "runs, as it does in NNabla; nothing to compare"
+    if [w for w, _ in series[0]] != [w for w, _ in series[1]]:
+        return f"differs: {len(mine)} values for {len(wanted)}"
+    off = [
+        0 if a == b or a != a and b != b else abs(a - b) / (abs(b) + 1e-8)
+        for a, b in zip(mine, wanted, strict=True)
+    ]
+    second = [i for i, (what, _) in enumerate(series[1]) if what == "g"][1:2] or [len(off) - 1]
+    return f"{updates} updates: {max(off[: second[0] + 1]):.0e} in the first 2, then {max(off):.0e}"
+
+
+def table(folder: Path, seconds: float = 60, python: str = "") -> str:
     """The table of a folder."""
     rows = ["| program | |", "|---|---|"]
     with tempfile.TemporaryDirectory() as work:
-        copy = Path(work) / "examples"
-        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(".git"))
+        copy, original = Path(work) / "examples", Path(work) / "original"
+        for to in (copy, original):
+            shutil.copytree(folder, to, ignore=shutil.ignore_patterns(".git"))
         found = programs(copy)
         for path in [*copy.rglob("*.py"), *(p for p in found if p.suffix == ".ipynb")]:
-            path.with_suffix(".py").write_text(NAME.sub("nnl", text_of(path)))
+            text = text_of(path)
+            (original / path.relative_to(copy)).with_suffix(".py").write_text(text)
+            path.with_suffix(".py").write_text(NAME.sub("nnl", text))
+        lines = folder / "arguments.txt"
+        given = [x.split() for x in lines.read_text().splitlines()] if lines.exists() else []
         for path in found:
-            rows.append(
-                f"| `{path.relative_to(copy)}` | {outcome(path.with_suffix('.py'), seconds)} |"
-            )
+            name, program = path.relative_to(copy), path.with_suffix(".py")
+            for words in [g[1:] for g in given if g[:1] == [str(name)]] or [[]]:
+                if python:
+                    theirs = (original / name).with_suffix(".py")
+                    said = compared(program, theirs, words, python, seconds)
+                else:
+                    said = outcome(program, seconds, [sys.executable, program.name, *words])
+                rows.append(f"| `{' '.join([str(name), *words])}` | {said} |")
     return "\n".join(rows) + "\n"
 
 
 if __name__ == "__main__":
-    print(table(Path(sys.argv[1]), *map(float, sys.argv[2:3])), end="")
+    print(table(Path(sys.argv[1]), *map(float, sys.argv[2:3]), *sys.argv[3:4]), end="")
