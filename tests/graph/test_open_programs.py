@@ -227,10 +227,11 @@ def test_wrong_names_and_ranges(open, ranges, text, tmp_path):
 
 def test_what_happens_at_large_sizes_alone_is_seen(tmp_path):
     """A bound that no witness reaches: sizes that only confirm do, as far as the range goes."""
-    check_sizes(
+    program = check_sizes(
         lambda x: x[:, :100] * (1.0 / min(x.shape[1], 100)), {"x": ("n", "t")},
         [{"x": (2, t)} for t in (7, 99, 100, 101, 400)], tmp_path,
     )  # fmt: skip
+    assert "stop=(n,min(t, 100))" in program.text()
     x = nn.Variable((4, 3))
     nn.save_program(
         tmp_path / "a.nnlp", chunked, {"x": x}, open={"x": ("n", None)}, ranges={"n": (1, 119)}
@@ -306,40 +307,24 @@ def another_name(program):
     program["values"][0][2]["sizes"][0] = "m"
 
 
-def another_value(program):
-    program["steps"][0]["open"]["stop"][0]["size"] = [99, 0]
-
-
-def another_axis(program):
-    program["steps"][0]["open"]["stop"][0]["size"] = [1, 7]
-
-
-def another_number(program):
-    program["steps"][0]["open"]["stop"][0]["size"] = ["+", [1, 0], 1]
+def stop(size):
+    return lambda program: program["steps"][0]["open"]["stop"][0].update(size=size)
 
 
 def another_shape(program):
     program["values"][0][1] = [5, 3]
 
 
-def a_word(program):
-    program["steps"][0]["open"]["stop"][0]["size"] = ["%", [1, 0], 2]
-
-
-def a_range(program):
-    program["dims"]["n"] = [4, 1, None, 0]
-
-
 @pytest.mark.parametrize(
     "change,text",
     [
         (another_name, "there is no open size 'm'"),
-        (another_value, "slice .* does not take the sizes n=4: "),
-        (another_axis, "slice .* does not take the sizes n=4: "),
-        (another_number, r"slice .*: stop is \(4, 3\), its expressions give \(5, 3\)"),
+        (stop([99, 0]), "slice .* does not take the sizes n=4: "),
+        (stop([1, 7]), "slice .* does not take the sizes n=4: "),
+        (stop(["+", [1, 0], 1]), r"slice .*: stop is \(4, 3\), its expressions give \(5, 3\)"),
         (another_shape, r"value 1 is float32\[5, 3\], its open sizes give float32\[4, 3\]"),
-        (a_word, r"\['%', \[1, 0\], 2\] is no expression of sizes"),
-        (a_range, "the open size 'n' has the range"),
+        (stop(["%", [1, 0], 2]), r"\['%', \[1, 0\], 2\] is no expression of sizes"),
+        (lambda p: p["dims"].update(n=[4, 1, None, 0]), "the open size 'n' has the range"),
     ],
 )
 def test_damaged_expressions_are_refused(change, text, tmp_path):
@@ -347,6 +332,21 @@ def test_damaged_expressions_are_refused(change, text, tmp_path):
     nn.save_program(path, lambda x: x[1:], {"x": x}, open={"x": ("n", None)})
     rewritten(path, lambda data, arrays: change(data["programs"]["main"]))
     with pytest.raises(ValueError, match=f"a.nnlp: damaged: .*{text}"):
+        nn.load_program(path)
+
+
+def test_damaged_constants_of_element_wise_steps_are_refused(tmp_path):
+    """C++ alone reads them: here they follow from the attributes."""
+    path, x = tmp_path / "a.nnlp", nn.Variable((4, 3))
+    net = lambda x: F.sum(x, axis=0) * (1.0 / x.shape[0])  # noqa: E731
+    nn.save_program(path, net, {"x": x}, open={"x": ("n", None)})
+
+    def change(data, arrays):
+        open = data["programs"]["main"]["steps"][-1]["open"]
+        open["elementwise.constants"][0]["size"][1] = 2.0
+
+    rewritten(path, change)
+    with pytest.raises(ValueError, match=r"elementwise.constants is .*0.25.*give .*0.5"):
         nn.load_program(path)
 
 
