@@ -8,6 +8,12 @@
 Samples are lines of JSON or tables of Parquet: {"messages": [...]}, {"prompt": ..., "completion":
 ...} or {"text": ...}. Killed, it goes on where it was. The questions that train.py writes ask what
 functions of Python do; how many of those that it has learned it answers word for word is printed.
+Measured with --batch-size 4, after train.py:
+
+    all weights, 86 s of a processor            loss 1.644, word for word: 2 of 70
+    --lora 16 --learning-rate 4e-3, 80 s        loss 3.218, word for word: 0 of 70
+
+More --steps learn more of them by heart.
 """
 
 import argparse
