@@ -6,12 +6,14 @@ from nnl.solvers import joined as _joined  # noqa: F401  (an op that plans make)
 from nnl.solvers.adagrad import Adadelta, Adagrad, RMSprop, RMSpropGraves
 from nnl.solvers.adam import AdaBelief, Adam, Adamax, AdamW
 from nnl.solvers.amsgrad import AMSGRAD, AdaBound, AMSBound
-from nnl.solvers.base import Solver, SolverState
+from nnl.solvers.base import Solver
 from nnl.solvers.clip import clip_grad_norm
 from nnl.solvers.lamb import Lamb
 from nnl.solvers.lion import Lion
+from nnl.solvers.muon import Muon
 from nnl.solvers.scaled import LossScale
 from nnl.solvers.sgd import Lars, Momentum, Nesterov, Sgd, SgdW
+from nnl.solvers.states import SolverState
 
 CATEGORY = "Update"
 
@@ -30,6 +32,7 @@ __all__ = [
     "Lion",
     "LossScale",
     "Momentum",
+    "Muon",
     "Nesterov",
     "RMSprop",
     "RMSpropGraves",

@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,43 +22,36 @@ from nnl.core.suggest import SOLVER, knows_elsewhere
 from nnl.core.variable import Variable
 from nnl.solvers.gradient import change, has_inf, has_inf_or_nan, has_nan, order_of
 from nnl.solvers.hyperparameters import check_names, checked, not_negative, number
+from nnl.solvers.states import Stated
 
 Hook = Callable[[], None]
-
-# Extension -> (save, load), called with (solver, path); nnl.converters fills it.
-STATE_FILES: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {}
-
-
-@dataclass
-class SolverState:
-    """The state of one parameter.
-
-    Attributes:
-        pstate: State arrays by name, as Variables.
-        t: How many updates it has had.
-    Example:
-        >>> state = S.SolverState(t=3)
-        >>> state.t, state.pstate
-        (3, {})
-    """
-
-    pstate: dict[str, Variable] = field(default_factory=dict)
-    t: int = 0
+MASTER = "master"  # the state that is a parameter of 16 bits in float32
 
 
 class _Entry:
-    """A parameter with its states; `inputs` are what follows (w, g) in the rule's inputs."""
+    """A parameter with its states; `inputs` are what follows (w, g) in the inputs of its step."""
 
-    __slots__ = ("variable", "pstate", "t", "inputs")
+    __slots__ = ("rule", "variable", "pstate", "t", "inputs")
 
     def __init__(
         self, op: Op, variable: Variable, pstate: dict[str, Variable], t: Variable, lr: Variable
     ) -> None:
-        self.variable, self.pstate, self.t = variable, pstate, t
+        self.rule, self.variable, self.pstate, self.t = op, variable, pstate, t
         if variable.spec.dtype.kind in "biu":  # as `w.d = [1, 2]` leaves it
             variable.data.cast(np.float32)
         given = {**pstate, "t": t, "lr": lr}
         self.inputs = tuple([given.get(name) for name in op.inputs[2:]])
+        if MASTER in pstate:
+            self.inputs += (pstate[MASTER],)
+
+
+def _zeros(variable: Variable, names: tuple[str, ...]) -> dict[str, Variable]:
+    spec = Spec.of(variable.shape, STATE.target.float_dtype)
+    out = {}
+    for name in names:
+        out[name] = Variable(spec.shape)
+        out[name].data.set_spec(spec)
+    return out
 
 
 def _scalar(value: float, dtype: Any) -> Variable:
@@ -68,7 +59,7 @@ def _scalar(value: float, dtype: Any) -> Variable:
 
 
 @knows_elsewhere(SOLVER)
-class Solver:
+class Solver(Stated):
     """Base of the solvers. A subclass names its rule, its states and its hyperparameters.
 
     Class attributes:
@@ -98,12 +89,13 @@ class Solver:
             return  # a script's class that passes every call on to a solver
         self._lr = _scalar(self.info[self.rate], np.float64)
         self._next_decay: float | None = None
-        self._plan: Any = None  # of the latest update
+        self._plans: dict[Any, Any] = {}  # of the latest update, by kinds of parameters
+        self._groups: dict[Any, tuple[Any, list[_Entry]]] | None = None
+        self._target = STATE.target  # that they are for
         given = {**self.info, "lr0": self.info[self.rate]}
         if not self.fused:
             given["wd"] = 0.0
         self._hyperparameters = {f: given[f] for f in self.rule.fields if f in given}
-        self._attrs = self.rule.attrs(**self._hyperparameters)
 
     @property
     def name(self) -> str:
@@ -126,7 +118,11 @@ class Solver:
     # ---- parameters ----
 
     def set_parameters(
-        self, param_dict: Mapping[str, Variable], reset: bool = True, retain_state: bool = False
+        self,
+        param_dict: Mapping[str, Variable],
+        reset: bool = True,
+        retain_state: bool = False,
+        masters: bool = True,
     ) -> None:
         """Register the parameters to update; their need_grad flags do not matter.
 
@@ -134,6 +130,10 @@ class Solver:
             param_dict: Variables by name, as of nnl.get_parameters().
             reset: Forget the parameters registered so far.
             retain_state: With reset=False, names registered before keep their states.
+            masters: Parameters of 16 bits get a state "master", themselves in float32, which is
+                updated in their place: they are that, rounded. Without, steps that are less than
+                half of their last bit are lost. A parameter that somebody else writes is where its
+                master goes on from.
         Raises:
             TypeError: param_dict is not a mapping of Variables.
             ShapeError: A state is to be kept for a parameter of another shape.
@@ -146,6 +146,7 @@ class Solver:
                 name = type(variable).__name__
                 raise TypeError(f"{where}: param_dict[{key!r}] is {name}, wanted nnl.Variable")
         reset, retain_state = flag(where, "reset", reset), flag(where, "retain_state", retain_state)
+        masters = flag(where, "masters", masters)
         kept = self._entries if retain_state and not reset else {}
         for key, variable in param_dict.items():
             if key in kept and kept[key].variable.shape != variable.shape:
@@ -155,23 +156,46 @@ class Solver:
                 )
         if not param_dict and reset:
             warn_once(f"{where}: param_dict is empty: call it when the network has been built")
+        self._groups = None
         if reset:
             self._entries.clear()
         for key, variable in param_dict.items():
             old = kept.get(key)
-            pstate = self._zeros(variable) if old is None else old.pstate
+            rule, names = self._rule_of(key, variable)
+            if masters and variable.spec.is_half:
+                names = (*names, MASTER)
+            pstate = _zeros(variable, names) if old is None else old.pstate
             t = _scalar(0, np.int64) if old is None else old.t
-            self._entries[key] = _Entry(self.rule, variable, pstate, t, self._lr)
+            self._entries[key] = _Entry(rule, variable, pstate, t, self._lr)
 
     setup = set_parameters
 
-    def _zeros(self, variable: Variable) -> dict[str, Variable]:
-        spec = Spec.of(variable.shape, STATE.target.float_dtype)
-        out = {}
-        for name in self.states:
-            out[name] = Variable(spec.shape)
-            out[name].data.set_spec(spec)
-        return out
+    def _rule_of(self, key: str, variable: Variable) -> tuple[Op, tuple[str, ...]]:
+        """What updates a parameter, and the names of its states."""
+        return self.rule, self.states
+
+    def _settings(self, rule: Op, decay: float | None) -> dict[str, Any]:
+        """The hyperparameters of a rule; `decay` in place of its own rate, if given."""
+        return self._hyperparameters if decay is None else {**self._hyperparameters, "wd": decay}
+
+    def _step(self, entry: _Entry, decay: float | None = None) -> Any:
+        """What is applied to (w, g, *entry.inputs)."""
+        attrs = entry.rule.attrs(**self._settings(entry.rule, decay))
+        if MASTER in entry.pstate:
+            given = {"rule": entry.rule.name, "dtype": entry.variable.spec.type_name}
+            return OPS["master_update"].attrs(**given, **attrs.as_dict())
+        return attrs
+
+    def _alike(self) -> dict[Any, tuple[Any, list[_Entry]]]:
+        """Parameters that take the same step, with that."""
+        if self._groups is None or self._target is not STATE.target:
+            self._groups, self._target = {}, STATE.target
+            for entry in self._entries.values():
+                kind = entry.rule, entry.variable.spec.type_name * (MASTER in entry.pstate)
+                if kind not in self._groups:
+                    self._groups[kind] = self._step(entry), []
+                self._groups[kind][1].append(entry)
+        return self._groups
 
     def get_parameters(self) -> OrderedDict[str, Variable]:
         """The registered parameters by name."""
@@ -181,11 +205,13 @@ class Solver:
         """Forget parameters and their states; names that are not registered are ignored."""
         if not np.iterable(keys) or not all(isinstance(k, str) for k in keys):
             raise TypeError(f"{self.name}.remove_parameters: keys is {shown(keys)}, wanted names")
+        self._groups = None
         for key in keys:
             self._entries.pop(key, None)
 
     def clear_parameters(self) -> None:
         """Forget all parameters and their states."""
+        self._groups = None
         self._entries.clear()
 
     # ---- gradients ----
@@ -335,123 +361,24 @@ class Solver:
         if not self._entries:
             warn_once(f"{self.name}.update: there are no parameters: call set_parameters first")
         hooked = self._hooked("update", update_pre_hook, update_post_hook)
-        op, attrs, now = self.rule, self._attrs, STATE.interpreter.now
-        if self._next_decay is not None:
-            attrs = op.attrs(**{**self._hyperparameters, "wd": self._next_decay})
-        entries = list(self._entries.values())
-        if not hooked:
-            self._plan = now.update(op, attrs, entries, self._plan)
-        for entry in entries if hooked else ():
-            for datas in LISTS.to_update([entry]):
-                _before(update_pre_hook)
-                specs = tuple([None if d is None else d.spec for d in datas])
-                execute(bind(op, attrs, STATE.target, specs), datas)
-                _after(update_post_hook)
+        now = STATE.interpreter.now
+        for kind, (attrs, entries) in self._alike().items():
+            if self._next_decay is not None:
+                attrs = self._step(entries[0], self._next_decay)
+            op = attrs.op
+            if not hooked:
+                self._plans[kind] = now.update(op, attrs, entries, self._plans.get(kind))
+            for entry in entries if hooked else ():
+                for datas in LISTS.to_update([entry]):
+                    _before(update_pre_hook)
+                    specs = tuple([None if d is None else d.spec for d in datas])
+                    execute(bind(op, attrs, STATE.target, specs), datas)
+                    _after(update_post_hook)
         self._next_decay = None
 
     def weight_decay_is_fused(self) -> bool:
         """Whether weight_decay() acts inside update() instead of on the gradients."""
         return self.fused
-
-    # ---- states ----
-
-    def get_states(self) -> dict[str, SolverState]:
-        """The states by parameter name: the arrays themselves, and t as it is now."""
-        return {
-            key: SolverState(dict(e.pstate), int(e.t.data.read("host")))
-            for key, e in self._entries.items()
-        }
-
-    def set_states(self, states: Mapping[str, SolverState]) -> None:
-        """Share (`v.data = nd`; another dtype is copied) the states of some or all parameters.
-
-        Raises:
-            ValueError: A parameter is not registered, its state names or shapes differ, or t is
-                negative. Nothing is changed then.
-        """
-        where = f"{self.name}.set_states"
-        for key, state in states.items():
-            entry = self._entries.get(key)
-            if entry is None:
-                raise ValueError(
-                    f"{where}: {key!r} is no parameter of this solver, call set_parameters first"
-                )
-            if set(state.pstate) != set(self.states):
-                raise ValueError(
-                    f"{where}: {key!r} has the states {sorted(state.pstate)}, "
-                    f"wanted {sorted(self.states)}"
-                )
-            for name, v in state.pstate.items():
-                if v.shape != entry.variable.shape:
-                    raise ShapeError(
-                        f"{where}: {name} of {key!r} has the shape {v.shape}, "
-                        f"wanted {entry.variable.shape}"
-                    )
-            if state.t < 0:
-                raise ValueError(f"{where}: t of {key!r} is {state.t}, wanted a number >= 0")
-        for key, state in states.items():
-            entry = self._entries[key]
-            for name, v in state.pstate.items():
-                own = entry.pstate[name]
-                same = v.data.dtype == own.data.dtype
-                own.data = v.data if same else own.data.copy_from(v.data)
-            entry.t.data.data[()] = state.t
-
-    def save_states(self, path: str) -> None:
-        """Write the states to a .h5 or .protobuf file, which NNabla can read as well.
-
-        Raises:
-            ValueError: The path has another extension.
-        """
-        self._state_file("save_states", path)[0](self, path)
-
-    def load_states(self, path: str) -> None:
-        """Read the states from a .h5, .protobuf or .nntxt file.
-
-        The parameters must have been set; a wrong file changes nothing.
-
-        Raises:
-            ValueError: The path has another extension, or the states do not fit; see set_states.
-        """
-        self._state_file("load_states", path)[1](self, path)
-
-    def _state_file(self, method: str, path: str) -> Any:
-        if not STATE_FILES:
-            raise NotImplementedError(f"{self.name}.{method}: import nnl.converters first")
-        extension = os.path.splitext(path)[1]
-        if extension not in STATE_FILES:
-            raise ValueError(
-                f"{self.name}.{method}: path is {str(path)!r}, wanted the extension "
-                f"{' or '.join(sorted(STATE_FILES))}"
-            )
-        return STATE_FILES[extension]
-
-    def set_states_to_protobuf(self, optimizer: Any) -> None:
-        """Write the states into `optimizer.solver.states` of an Optimizer message."""
-        for key, state in self.get_states().items():
-            message = optimizer.solver.states[key]
-            message.t = state.t
-            for name, v in state.pstate.items():
-                entry = message.state_parameter[name]
-                del entry.shape.dim[:], entry.data[:]
-                entry.shape.dim.extend(v.shape)
-                entry.data.extend(v.data.read("host").astype(np.float32).ravel())
-
-    def set_states_from_protobuf(self, optimizer_proto: Any) -> None:
-        """Set the states from `solver.states` of an Optimizer message; raises as set_states."""
-        states = {}
-        for key, message in optimizer_proto.solver.states.items():
-            pstate = {}
-            for name, entry in message.state_parameter.items():
-                shape, data = tuple(entry.shape.dim), np.array(entry.data, np.float32)
-                if data.size != math.prod(shape):
-                    raise ShapeError(
-                        f"{self.name}.set_states_from_protobuf: {name} of {key!r} has "
-                        f"{data.size} values for the shape {shape}"
-                    )
-                pstate[name] = Variable.from_numpy_array(data.reshape(shape))
-            states[key] = SolverState(pstate, int(message.t))
-        self.set_states(states)
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{k}={v!r}" for k, v in self.info.items())

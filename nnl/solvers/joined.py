@@ -7,18 +7,83 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.context import half_type
 from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import ShapeError
-from nnl.solvers import adagrad, adam, amsgrad, lamb, lion, scaled, sgd  # noqa: F401  (the rules)
+from nnl.solvers import (  # noqa: F401  (the rules)
+    adagrad,
+    adam,
+    amsgrad,
+    lamb,
+    lion,
+    muon,
+    scaled,
+    sgd,
+)
 
 RULES = [o for name, o in OPS.items() if name.endswith("_update")]
 
 
 def _written(attrs: Any) -> tuple[int, ...]:
     rule = OPS[attrs.rule]
-    return tuple(
-        k * attrs.inputs + p for k in range(attrs.count) for p in rule.written(attrs.own(rule))
-    )
+    own = attrs.own(rule)
+    return tuple(k * attrs.inputs + p for k in range(attrs.count) for p in own.op.written(own))
+
+
+def _written_with_master(attrs: Any) -> tuple[int, ...]:
+    rule = OPS[attrs.rule]
+    return (*rule.written(attrs.own(rule)), attrs.place)
+
+
+class MasterUpdate:
+    r"""One step of an update rule for a parameter of 16 bits that has a master in float32.
+
+    The rule updates the master m, and $w = \mathrm{round}(m)$. Where w was not m rounded before,
+    somebody has written it, and m is w first.
+
+    Args:
+        arrays: The inputs of the rule, then the master.
+        rule: Name of its op. The attributes of all rules are attributes here; those of this one
+            count.
+        dtype: The type of w.
+    Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740, section 3.1.
+    """
+
+    rule: str
+    dtype: str
+
+    def own(self, rule):
+        """The attributes of the rule."""
+        return rule.attrs(**{f: getattr(self, f) for f in rule.fields})
+
+    @property
+    def place(self):
+        """Where the master stands; what a rule may leave out comes before it."""
+        return len(OPS[self.rule].inputs)
+
+    def infer(self, *arrays):
+        return arrays[0]
+
+    def forward(self, xp, *arrays):
+        w, *rest, master = arrays
+        now = master.astype(half_type(self.dtype)).astype(master.dtype)
+        master[...] = xp.where(now == w, master, w)
+        self.own(OPS[self.rule]).forward(xp, master, *rest)
+        w[...] = master
+        return w
+
+    def cost(self, *arrays):
+        cost = self.own(OPS[self.rule]).cost(*arrays[:-1])
+        return Cost(cost.flops, cost.bytes + 2 * arrays[-1].nbytes)
+
+    def samples(rng):
+        for changed in (False, True):
+            master, g, m = rng.normal(size=(3, 2, 3)).astype(np.float32)
+            w = (master + changed).astype(np.float16)
+            yield Sample(
+                w, g, m, np.array(3), np.array(0.1), master, rule="momentum_update",
+                dtype="float16", momentum=0.5, wd=0.0, lr0=0.1, grad=(False,) * 6,
+            )  # fmt: skip
 
 
 class MultiUpdate:
@@ -32,6 +97,7 @@ class MultiUpdate:
             count.
         count: Number of parameters.
         inputs: How many inputs of the rule there are for each.
+        masters: The type of parameters whose steps are each a `master_update`; "" for none.
         gradient_scale, gradient_decay: The gradient is taken as this times g plus this times w.
     Returns:
         The weights; where one has another element type, a copy of them in it.
@@ -40,13 +106,17 @@ class MultiUpdate:
     rule: str
     count: int
     inputs: int
+    masters: str = ""
     guarded: bool = False
     gradient_scale: float = 1.0
     gradient_decay: float = 0.0
 
     def own(self, rule):
         """The attributes of the rule."""
-        return rule.attrs(**{f: getattr(self, f) for f in rule.fields})
+        own = {f: getattr(self, f) for f in rule.fields}
+        if self.masters:
+            return master_update.attrs(rule=self.rule, dtype=self.masters, **own)
+        return rule.attrs(**own)
 
     def groups(self, arrays):
         return [arrays[k * self.inputs : (k + 1) * self.inputs] for k in range(self.count)]
@@ -88,16 +158,19 @@ class MultiUpdate:
             )  # fmt: skip
 
 
-def _with_attributes_of_rules() -> type:
+def _with_attributes_of_rules(base: type, name: str) -> type:
     """The class with the attributes of all rules, which its own definition does not repeat."""
     kinds: dict[str, str] = {}
     for rule in RULES:
         for field, kind in zip(rule.fields, rule.kinds, strict=True):
             kinds[field] = f"{kind.removesuffix(' | None')} | None"
-    own = {"__annotations__": kinds, "__doc__": MultiUpdate.__doc__, "__module__": __name__}
-    return type("multi_update", (MultiUpdate,), own | dict.fromkeys(kinds))
+    own = {"__annotations__": kinds, "__doc__": base.__doc__, "__module__": __name__}
+    return type(name, (base,), own | dict.fromkeys(kinds))
 
 
+master_update = op("master_update", keep=("arrays",), writes=_written_with_master, view=True)(
+    _with_attributes_of_rules(MasterUpdate, "master_update")
+)
 multi_update = op("multi_update", outputs=("*w",), keep=("arrays",), writes=_written)(
-    _with_attributes_of_rules()
+    _with_attributes_of_rules(MultiUpdate, "multi_update")
 )

@@ -153,8 +153,9 @@ class guarded_step:
         new = list(own)
         for i in _written(self):
             new[i] = own[i].copy()
+        wide = np.float32 if w.dtype.itemsize == 2 else w.dtype
         with np.errstate(invalid="ignore"):  # infinite gradients, which change nothing
-            new[1] = (g.astype(w.dtype) / scale).astype(w.dtype)
+            new[1] = (g.astype(wide) / scale).astype(wide)
         if self.decay:
             new[1] += self.decay * w
         rule.forward(xp, *new)
@@ -351,8 +352,9 @@ class LossScale:
         updates = [
             (attrs, entry)
             for solver, rate in zip(self.solvers, rates, strict=True)
-            for attrs in (self._guarded(solver, rate),)
-            for entry in solver._entries.values()
+            for _, entries in solver._alike().values()
+            for attrs in (self._guarded(solver, entries[0], rate),)
+            for entry in entries
         ]
         found = [
             (attrs, e, g) for attrs, e in updates if (g := now.gradient(e.variable)) is not None
@@ -381,11 +383,11 @@ class LossScale:
         """The loss and the inputs of undo_step that are not the scale's."""
         return [loss, self.lost, *[a for a, _ in undo], *[old for _, old in undo]]
 
-    def _guarded(self, solver: Solver, decay: float) -> Any:
-        """The attributes of a solver's steps."""
-        rule = solver._attrs
+    def _guarded(self, solver: Solver, entry: Any, decay: float) -> Any:
+        """The attributes of a solver's steps for such a parameter."""
+        rule = solver._step(entry)
         if solver.fused and decay:
-            rule, decay = solver.rule.attrs(**{**solver._hyperparameters, "wd": decay}), 0.0
+            rule, decay = solver._step(entry, decay), 0.0
         return OPS["guarded_step"].attrs(rule=rule, decay=decay)
 
     def _record(

@@ -22,6 +22,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "adam_update": [{"wd": 0.3, "lr0": 0.2}],
     "lars_update": [{"wd": 0.2, "coefficient": 0.5}],
     "amsbound_update": [{"bias_correction": True}],
+    "muon_update": [{"wd": 0.2, "nesterov": False}, {"match": False, "steps": 3}],
 }
 
 
@@ -67,6 +68,8 @@ def test_many_parameters_in_one_kernel_equal_the_definition(name: str, dtype: An
         attrs = op.attrs(**settings)
         low = []
         shapes = [(), (3, 5), (0, 2), (40_000,), (1025,), (7, 300)]
+        if name == "muon_update":
+            shapes = [(3, 5), (0, 2), (70, 40), (1, 1500), (64, 64)]
         for k, shape in enumerate(shapes):
             arrays = inputs_of(name, rng, shape, 4 + k, optional=True)
             arrays[1] = arrays[1].astype(dtype)  # the gradient only: weights stay float32

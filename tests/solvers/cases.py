@@ -12,7 +12,7 @@ from tests.solvers import formulas
 
 NAMES = (
     "Sgd Momentum Nesterov SgdW Lars Adadelta Adagrad RMSprop RMSpropGraves Adam AdamW Adamax "
-    "AMSGRAD AdaBound AMSBound AdaBelief Lamb Lion"
+    "AMSGRAD AdaBound AMSBound AdaBelief Lamb Lion Muon"
 ).split()
 
 CASES: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in NAMES] + [
@@ -35,10 +35,12 @@ CASES: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in NAMES] + [
     ("Lamb", {"bias_correction": True}),
     ("Lamb", {"gamma_u": 0.5}),
     ("Lamb", {"gamma_l": 5.0}),
+    ("Muon", {"nesterov": False, "momentum": 0.5, "steps": 3}),
+    ("Muon", {"match": False, "wd": 0.0, "lr": 0.1}),
 ]
 IDS = [f"{name}-{'-'.join(kw)}" if kw else name for name, kw in CASES]
 
-FUSED = ("SgdW", "AdamW", "Lars", "Lamb", "Lion")
+FUSED = ("SgdW", "AdamW", "Lars", "Lamb", "Lion", "Muon")
 RATE = {"Lamb": "eta"} | dict.fromkeys(
     "Adam AdamW Adamax AMSGRAD AdaBound AMSBound AdaBelief".split(), "alpha"
 )

@@ -202,3 +202,18 @@ def lion(w, g, t, s, lr=1e-4, beta1=0.9, beta2=0.99, wd=0.0):
     u = sign(beta1 * s["m"] + (1 - beta1) * g)
     s["m"] = beta2 * s["m"] + (1 - beta2) * g
     return w - lr * (u + wd * w)
+
+
+def muon(w, g, t, s, lr=1e-3, momentum=0.95, wd=0.1, nesterov=True, steps=5, match=True):
+    """Jordan et al. 2024; step lengths of Liu et al. 2025, section 2.2; AdamW for other arrays."""
+    if w.ndim != 2:
+        return adamw(w, g, t, s, lr, beta2=0.95, wd=wd * lr, alpha0=lr)
+    s["m"] = momentum * s["m"] + (1 - momentum) * g
+    d = momentum * s["m"] + (1 - momentum) * g if nesterov else s["m"]
+    u, values, v = np.linalg.svd(d, full_matrices=False)
+    values = values / maximum(norm(d), 1e-7)
+    for _ in range(steps):  # a polynomial in the matrix is that of its singular values
+        values = 3.4445 * values - 4.775 * values**3 + 2.0315 * values**5
+    rows, columns = w.shape
+    factor = 0.2 * sqrt(max(rows, columns)) if match else sqrt(max(1, rows / columns))
+    return w - lr * wd * w - lr * factor * (u * values) @ v

@@ -146,7 +146,7 @@ def test_wrong_files_are_named(tmp_path: Path) -> None:
 
 
 def test_without_the_converters_states_have_no_files(monkeypatch: Any) -> None:
-    monkeypatch.setattr("nnl.solvers.base.STATE_FILES", {})
+    monkeypatch.setattr("nnl.solvers.states.STATE_FILES", {})
     with pytest.raises(NotImplementedError, match="Adam.save_states: import nnl.converters first"):
         start("Adam", {})[0].save_states("s.h5")
 

@@ -61,3 +61,33 @@ def test_clipping_agrees_with_torch() -> None:
     solver.clip_grad_by_norm(0.5)
     torch.nn.utils.clip_grad_norm_([p], 0.5)
     np.testing.assert_allclose(v.g, p.grad.numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("context", ["numpy", "cpu", "cpu:bfloat16"])
+@pytest.mark.parametrize("shape", [(6, 20), (20, 6)])
+@pytest.mark.parametrize(
+    ("kw", "other"),
+    [
+        ({}, {"adjust_lr_fn": "match_rms_adamw"}),
+        ({"match": False, "nesterov": False, "wd": 0.0}, {"nesterov": False, "weight_decay": 0.0}),
+    ],
+)
+def test_muon_goes_where_that_of_torch_goes(kw: Any, other: Any, shape: Any, context: str) -> None:
+    """Its iteration is of bfloat16 there, so each step differs by its rounding."""
+    if not hasattr(torch.optim, "Muon"):  # since 2.9
+        pytest.skip("torch.optim.Muon is missing")
+    w = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    v, p = nn.Variable.from_numpy_array(w), torch.nn.Parameter(torch.tensor(w))
+    with nn.context_scope(nn.Context([context])):
+        solver = S.Muon(0.02, **kw)
+        solver.set_parameters({"w": v})
+        optimizer = torch.optim.Muon([p], 0.02, **other)
+        for g in gradients(10, *shape).astype(np.float32):
+            v.g, p.grad = g, torch.tensor(g)
+            solver.update()
+            optimizer.step()
+    want = p.detach().numpy()
+    moved = np.linalg.norm(want - w)
+    assert np.linalg.norm(v.d - want) < 0.02 * moved
+    m = optimizer.state[p]["momentum_buffer"].numpy()
+    np.testing.assert_allclose(solver.get_states()["w"].pstate["m"].d, m, rtol=1e-4, atol=1e-6)

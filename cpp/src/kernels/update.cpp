@@ -6,6 +6,9 @@
 //   gradient_scale and gradient_decay: the gradient is taken as gradient_scale g + gradient_decay
 //   w. Inputs: those of the rule for the first parameter, then for the second, and so on. Outputs:
 //   none, or w of each parameter; w may be given in 16 bits, besides the one that is updated.
+//   masters: if it names a type, every parameter, of 16 bits, has a master in float32 as its last
+//   input, which the rule updates; w is the master rounded.
+// master_update: that for one parameter.
 #include <algorithm>
 #include <cstring>
 
@@ -30,9 +33,10 @@ double rate(DType type, const void* x) {
 
 class Update : public Kernel {
  public:
-  Update(const Signature& s, std::unique_ptr<Rule> rule, size_t count)
+  Update(const Signature& s, std::unique_ptr<Rule> rule, size_t count, bool masters)
       : rule_(std::move(rule)),
         states_(static_cast<size_t>(rule_->states())),
+        masters_(masters),
         in_(s.in),
         out_(s.out) {
     inputs_ = count ? s.in.size() / count : 0;
@@ -130,6 +134,11 @@ class Update : public Kernel {
 #pragma omp simd
         for (int64_t j = 0; j < n; ++j) p[1][j] = g[j] * scale + w[j] * decay;
       }
+      if (masters_) {
+        float* master = b.written_input<float>((i + 1) * inputs_ - 1) + at;
+        begin_again(in_[i * inputs_].dtype, p[0], master, n);
+        p[0] = master;
+      }
       f(block, i, p, n);
       for (size_t k = 0; k < arrays_; ++k) {
         const size_t input = input_of(i, k);
@@ -146,6 +155,7 @@ class Update : public Kernel {
 
   std::unique_ptr<Rule> rule_;
   size_t states_, inputs_ = 0, arrays_ = 0;
+  bool masters_;
   std::vector<Spec> in_, out_;
   bool has_out_ = false, optional_ = false;
   double scale_ = 1.0, decay_ = 0.0;
@@ -154,13 +164,14 @@ class Update : public Kernel {
   size_t constants_ = 0, sums_ = 0;
 };
 
-std::unique_ptr<Update> make(const Signature& s, const std::string& name, size_t count) {
+std::unique_ptr<Update> make(const Signature& s, const std::string& name, size_t count,
+                             bool masters = false) {
   auto rule = rule_of(name, s.attributes);
   if (!rule) throw ValueError("rule is '" + name + "', wanted the name of an update rule's op");
   const auto states = static_cast<size_t>(rule->states());
   if (!count) return nullptr;
   const size_t inputs = s.in.size() / count;
-  if (s.in.size() != count * inputs || inputs < 4 + states) return nullptr;
+  if (s.in.size() != count * inputs || inputs < 4 + states + masters) return nullptr;
   for (size_t i = 0; i < s.in.size(); ++i) {
     const size_t k = i % inputs;
     if (k == 2 + states && s.in[i].dtype != DType::i64) return nullptr;
@@ -168,22 +179,38 @@ std::unique_ptr<Update> make(const Signature& s, const std::string& name, size_t
     if (k == 2 + states || k == 3 + states || !s.in_given[i]) continue;
     const Spec& w = s.in[i - k];
     if (!is_real(s.in[i].dtype) || s.in[i].layout != w.layout) return nullptr;
+    if (masters && (!is_half(w.dtype) || (k == inputs - 1 && s.in[i].dtype != DType::f32)))
+      return nullptr;
   }
   for (size_t o = 0; o < s.out.size(); ++o)
     if (o * inputs >= s.in.size() ||
         (s.out[o].dtype != s.in[o * inputs].dtype && !is_half(s.out[o].dtype)) ||
         s.out[o].layout != s.in[o * inputs].layout)
       return nullptr;
-  return std::make_unique<Update>(s, std::move(rule), count);
+  return std::make_unique<Update>(s, std::move(rule), count, masters);
 }
 
 std::unique_ptr<Kernel> multi_update(const Signature& s) {
   const Attributes& a = s.attributes;
-  auto kernel = make(s, a.text("rule"), static_cast<size_t>(a.integer("count")));
+  const auto count = static_cast<size_t>(a.integer("count"));
+  const std::string rule = a.text("rule");
+  const bool masters = a.has("masters") && !a.text("masters").empty();
+  if (rule == "muon_update") {
+    if (a.number("gradient_scale") != 1.0 || a.number("gradient_decay") != 0.0) return nullptr;
+    return make_muon(s, count, masters);
+  }
+  auto kernel = make(s, rule, count, masters);
   if (kernel) kernel->change_gradient(a.number("gradient_scale"), a.number("gradient_decay"));
   return kernel;
 }
 
+std::unique_ptr<Kernel> master_update(const Signature& s) {
+  const std::string rule = s.attributes.text("rule");
+  if (rule == "muon_update") return make_muon(s, 1, true);
+  return make(s, rule, 1, true);
+}
+
+const Registration of_master("master_update", master_update);
 const Registration multi("multi_update", multi_update, Abilities().copy());
 
 #define NNL_RULE(name)                                                                         \

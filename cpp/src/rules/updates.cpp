@@ -15,6 +15,7 @@ const std::map<std::string, const char*>& updates() {
       {"momentum_update", "w g m t lr"},
       {"nesterov_update", "w g m t lr"},
       {"lion_update", "w g m t lr"},
+      {"muon_update", "w g m t lr"},
       {"lars_update", "w g v t lr"},
       {"adagrad_update", "w g v t lr"},
       {"rmsprop_update", "w g v t lr"},
@@ -75,6 +76,16 @@ Specs all_updated(const RuleCall& c) {
   }
   return out;
 }
+
+Specs mastered(const RuleCall& c) {
+  const std::string& rule = c.attributes.text("rule");
+  if (!updates().count(rule)) c.fail("rule is '" + rule + "', wanted the op of an update");
+  const size_t t = place_of_t(rule);
+  if (c.in.size() < t + 3) c.fail("got " + std::to_string(c.in.size()) + " arrays");
+  check_update(c, 0, c.in.size(), t);
+  return {c[0]};
+}
+const ShapeRule master_update{"master_update", "*arrays", mastered};
 const ShapeRule multi_update{"multi_update", "*arrays?", all_updated};
 
 Specs decayed(const RuleCall& c) {

@@ -16,7 +16,8 @@ from nnl.converters.nnp.wire import check_size
 from nnl.core.atomic import replacing
 from nnl.core.variable import Variable
 from nnl.data.damage import numbers
-from nnl.solvers.base import STATE_FILES, Solver, SolverState
+from nnl.solvers.base import Solver
+from nnl.solvers.states import STATE_FILES, SolverState
 
 Path = str | os.PathLike[str]
 

@@ -10,6 +10,7 @@ KERNEL = "multi_update"
 # An update that depends on whether gradients are finite. Libraries that have the kernel which
 # follows the loss scale take it as an attribute of the joint one.
 GUARDED, FOLLOW = "guarded_step", "follow_loss_scale"
+MASTERED = "master_update"
 
 
 def join_updates(program: Program, lib: Library) -> None:
@@ -51,7 +52,11 @@ def is_update(program: Program, step: Step, lib: Library) -> bool:
     """Whether a step is an update of a parameter, its first input, and has a kernel."""
     if not (step.native and step.view and 0 in step.writes):
         return False
-    known = step.op in kernel_names(lib) or (step.op == GUARDED and FOLLOW in kernel_names(lib))
+    names = kernel_names(lib)
+    if step.op == GUARDED:
+        known = FOLLOW in names and step.attrs["rule"].op.name in names
+    else:
+        known = step.op in names
     return known and not step.converts
 
 
@@ -59,6 +64,9 @@ def joined(run: list[Step]) -> Step:
     """One step for some updates by the same rule."""
     first = run[0]
     attrs, n = {"rule": first.op, **first.attrs}, len(first.ins)
+    if first.op == MASTERED:
+        attrs = {"rule": attrs["rule"], "masters": attrs["dtype"], **attrs}
+        del attrs["dtype"]
     guards: tuple[int, ...] = ()
     if first.op == GUARDED:
         rule, n, guards = first.attrs["rule"], n - 2, first.ins[-2:]
