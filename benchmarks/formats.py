@@ -29,7 +29,7 @@ from machine import processor, versions
 import nnl as nn
 import nnl.functions as F
 from nnl.converters.weights import load_weights
-from nnl.core.parameter import get_parameter_or_create
+from nnl.core.parameters.parameter import get_parameter_or_create
 from nnl.models import resnet
 from nnl.utils.load import load
 from nnl.utils.save import save

@@ -93,7 +93,7 @@ def nnl_step(engine, row, batch):
     def notes():
         if engine != "nnl":
             return ""
-        from nnl.graph.session import session_of
+        from nnl.graph.execution.session import session_of
 
         plan = session_of([loss]).plans["train"].plan
         lines = plan.summary().splitlines()

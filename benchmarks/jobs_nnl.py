@@ -21,7 +21,7 @@ def nnabla_as_nnl():
         "nnl.parametric_functions": "nnabla.parametric_functions",
         "nnl.parametric_functions.initializer": "nnabla.initializer",
         "nnl.solvers": "nnabla.solvers",
-        "nnl.core.variable": "nnabla",
+        "nnl.core.graph.variable": "nnabla",
     }
     for ours, theirs in names.items():
         sys.modules[ours] = importlib.import_module(theirs)

@@ -301,7 +301,7 @@ def measure(name: str, threads: int, folder: Path, seconds: float) -> dict[str, 
         return compared(*lite(path, threads, inputs()), seconds)
     import onnxruntime as ort
 
-    import nnl.converters.onnx.importer as onnx
+    import nnl.converters.onnx.running.onnx_model as onnx
 
     ort.set_default_logger_severity(4)
     options = ort.SessionOptions()

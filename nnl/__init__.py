@@ -7,9 +7,15 @@ __version__ = "0.1.0"
 
 from nnl.nnabla import paths as _paths  # isort: skip  (finds modules that are imported below)
 from nnl import context, ext_utils  # noqa: F401
-from nnl.core import callback, parameter, random  # noqa: F401
-from nnl.core.array import NdArray
-from nnl.core.callback import (
+from nnl.core.arrays.array import NdArray
+from nnl.core.graph.grad import grad
+from nnl.core.graph.variable import Variable, forward_all
+from nnl.core.interpreters import (
+    callback,  # noqa: F401
+    random,  # noqa: F401
+)
+from nnl.core.interpreters.caches import set_cache_size
+from nnl.core.interpreters.callback import (
     set_function_post_hook,
     set_function_pre_hook,
     set_solver_post_hook,
@@ -19,9 +25,9 @@ from nnl.core.callback import (
     unset_solver_post_hook,
     unset_solver_pre_hook,
 )
-from nnl.core.context import Context
-from nnl.core.grad import grad
-from nnl.core.modes import (
+from nnl.core.interpreters.context import Context
+from nnl.core.interpreters.random import seed
+from nnl.core.interpreters.switches import (
     auto_forward,
     context_scope,
     get_auto_forward,
@@ -33,17 +39,15 @@ from nnl.core.modes import (
     set_default_context,
     set_global_recompute,
 )
-from nnl.core.parameter import (
+from nnl.core.ops.schema import schema
+from nnl.core.ops.suggest import module_getattr as _module_getattr
+from nnl.core.parameters import parameter  # noqa: F401
+from nnl.core.parameters.parameter import (
     clear_parameters,
     get_current_parameter_scope,
     get_parameters,
     parameter_scope,
 )
-from nnl.core.random import seed
-from nnl.core.recent import set_cache_size
-from nnl.core.schema import schema
-from nnl.core.suggest import module_getattr as _module_getattr
-from nnl.core.variable import Variable, forward_all
 from nnl.ext import get_extension_context as _get_extension_context
 from nnl.ext.native import set_threads
 

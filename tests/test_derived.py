@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 import nnl as nn
-from nnl.core import random as nnl_random
-from nnl.core.array import NdArray
-from nnl.core.context import STATE
-from nnl.core.grad import grad
-from nnl.core.graph import Value
-from nnl.core.interpreter import STATIC
-from nnl.core.op import OPS
-from nnl.core.variable import Variable
-from nnl.graph.printing import describe
-from nnl.graph.program import LIBRARY_OPS
+from nnl.core.arrays.array import NdArray
+from nnl.core.graph.grad import grad
+from nnl.core.graph.node import Value
+from nnl.core.graph.variable import Variable
+from nnl.core.interpreters import random as nnl_random
+from nnl.core.interpreters.context import STATE
+from nnl.core.interpreters.interpreter import STATIC
+from nnl.core.ops.op import OPS
+from nnl.graph.printing.text import describe
+from nnl.graph.program.program import LIBRARY_OPS
 
 DOUBLE = nn.Context(["cpu:double"])
 # made per instance, see test_functions_and_graph and test_switch; what only a library knows
@@ -109,7 +109,7 @@ class Case:
         if self.op.has_resolve:
             attrs = self.op._resolve(attrs, tuple(xs))
         self.resolved_attrs = attrs
-        from nnl.core.dispatch import apply
+        from nnl.core.interpreters.dispatch import apply
 
         y = apply(self.op, attrs, tuple(xs))
         return y if isinstance(y, tuple) else (y,)

@@ -29,7 +29,7 @@ from docs.site import (
     reference,
 )
 from docs.site.markers import MARKERS
-from nnl.core.op import OPS
+from nnl.core.ops.op import OPS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -224,7 +224,7 @@ def test_commands_are_shown_as_they_are_typed_and_print_whole_lines(capsys, monk
 
 def test_the_walk_finds_modules_of_every_kind():
     assert {"nnl", "nnl.data.images", "nnl.utils.save", "nnl.utils.rnn"} <= set(public.modules())
-    assert not {"nnl.core.op", "nnl.functions.affine"} & set(public.modules())
+    assert not {"nnl.core.ops.op", "nnl.functions.affine"} & set(public.modules())
 
 
 def test_what_pages_import_from_nnl_is_in_the_reference():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nnl.cli.cpp import folder
+from nnl.cli.networks.cpp import folder
 from tests.native.kernels import require_library
 from tests.test_docs import ROOT, fresh, run_blocks  # noqa: F401  (a fixture)
 

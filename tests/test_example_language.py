@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from nnl import models
-from nnl.core.safetensors import read_header
+from nnl.core.parameters.safetensors import read_header
 from nnl.data.texts import open_texts
 
 FOLDER = Path(__file__).resolve().parent.parent / "examples" / "language"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward passes of co-executed steps that were seen before: nnl/coexec/backward.py says what they
-// are. What is unusual is left to it.
+// Backward passes of co-executed steps that were seen before: nnl/coexec/deferring/backward.py says
+// what they are. What is unusual is left to it.
 #include <algorithm>
 #include <exception>
 #include <vector>

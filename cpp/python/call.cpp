@@ -273,7 +273,7 @@ class Call {
     return true;
   }
 
-  // Whether a co-executed step is told of calls like this one; see nnl/coexec/watch.py.
+  // Whether a co-executed step is told of calls like this one; see nnl/coexec/policy/watch.py.
   bool is_watched() const { return !watch_.is_none() && !called_.arrays; }
 
   // Whether a co-executed step does it later; see nnl.coexec.

@@ -64,7 +64,7 @@ nanobind::object new_variable(const Called& called, PyObject* node, Py_ssize_t i
 PyObject* visible(const Called& called, PyObject* node, PyObject* results);
 
 // Nodes that edges depend on, in the order of their creation, and whether gradients can go through
-// them: nnl/core/lists.py says it. Both throw nb::python_error.
+// them: nnl/core/arrays/bulk.py says it. Both throw nb::python_error.
 nanobind::list captured(const nanobind::list& outputs);
 bool plain(const nanobind::list& nodes);
 
@@ -82,7 +82,7 @@ bool renew_usual(PyObject* nd, PyObject* space);
 // Adds to the count of a key, which is not there while it is 0.
 void count(PyObject* counts, PyObject* key, Py_ssize_t more);
 
-// Graph.key(skeleton) of nnl/coexec/backward.py; null with an error.
+// Graph.key(skeleton) of nnl/coexec/deferring/backward.py; null with an error.
 PyObject* graph_key(PyObject* graph, PyObject* skeleton);
 
 }  // namespace nnl

@@ -129,25 +129,26 @@ struct Core {
       : Op(op.attr("Op")),
         Attributes(op.attr("Attributes")),
         Bound(interpreter.attr("Bound")),
-        Spec(nanobind::module_::import_("nnl.core.spec").attr("Spec")),
+        Spec(nanobind::module_::import_("nnl.core.arrays.spec").attr("Spec")),
         NdArray(interpreter.attr("NdArray")),
-        Record(nanobind::module_::import_("nnl.core.record").attr("Record")),
+        Record(nanobind::module_::import_("nnl.core.arrays.memory_record").attr("Record")),
         Variable(interpreter.attr("Variable")),
         Value(interpreter.attr("Value")),
-        Node(nanobind::module_::import_("nnl.core.graph").attr("Node")),
+        Node(nanobind::module_::import_("nnl.core.graph.node").attr("Node")),
         Eager(interpreter.attr("Eager")),
         Static(interpreter.attr("Static")),
-        Deferring(nanobind::module_::import_("nnl.core.deferring").attr("Deferring")),
+        Deferring(nanobind::module_::import_("nnl.core.interpreters.deferring").attr("Deferring")),
         hooks_active(interpreter.attr("HOOKS").type(), "active"),
         call(kept(op.attr("Op").attr("call"))),
         hooks(kept(interpreter.attr("HOOKS"))),
         modes(kept(interpreter.attr("STATE"))),
-        plain(kept(nanobind::module_::import_("nnl.core.record").attr("PLAIN"))),
+        plain(kept(nanobind::module_::import_("nnl.core.arrays.memory_record").attr("PLAIN"))),
         stream(kept(op.attr("stream"))),
         numbers(kept(nanobind::handle(reinterpret_cast<PyObject*>(Node.type))
                          .attr("number")
                          .attr("__self__"))),
-        versions(kept(nanobind::module_::import_("nnl.core.record").attr("_versions"))) {}
+        versions(
+            kept(nanobind::module_::import_("nnl.core.arrays.memory_record").attr("_versions"))) {}
 
   const OpClass Op;
   const AttributesClass Attributes;

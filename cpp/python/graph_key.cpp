@@ -11,7 +11,7 @@ namespace nnl {
 
 namespace {
 
-// Graph.key() of nnl/coexec/backward.py, which says what is in it.
+// Graph.key() of nnl/coexec/deferring/backward.py, which says what is in it.
 class GraphKey {
  public:
   GraphKey(PyObject* graph, PyObject* skeleton)

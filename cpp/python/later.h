@@ -47,12 +47,12 @@ struct Later {
         at_once(kept(skeleton.attr("AT_ONCE"))),
         with_input(kept(skeleton.attr("WITH_INPUT"))),
         space(kept(skeleton.attr("SPACE"))),
-        holders(kept(nanobind::module_::import_("nnl.graph.holders").attr("HOLDERS"))),
+        holders(kept(nanobind::module_::import_("nnl.graph.plan.buffer_owners").attr("HOLDERS"))),
         numbers(kept(skeleton.attr("Skeleton").attr("_numbers"))),
         calls(kept(skeleton.attr("Skeleton").attr("calls"))),
         becomes(kept(skeleton.attr("Skeleton").attr("becomes"))),
         backward(kept(skeleton.attr("Skeleton").attr("backward"))),
-        epoch(kept(nanobind::module_::import_("nnl.core.context").attr("EPOCH"))) {}
+        epoch(kept(nanobind::module_::import_("nnl.core.interpreters.context").attr("EPOCH"))) {}
 
   const SkeletonClass Skeleton;
   const PathsClass Paths;
@@ -73,7 +73,7 @@ nanobind::object number_of(PyObject* skeleton, PyObject* nd);
 // Goes to a place, whose calls make so many arrays that nobody has, as Skeleton.go() does.
 bool go_to(PyObject* skeleton, PyObject* place, Py_ssize_t makes);
 
-// become(skeleton, leaves, sums, specs) of nnl/coexec/backward.py.
+// become(skeleton, leaves, sums, specs) of nnl/coexec/deferring/backward.py.
 PyObject* become(PyObject*, PyObject* const* args, Py_ssize_t n);
 
 // Skeleton.backward(output, grad, clear).

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loops over the arrays of a step. nnl/core/lists.py says what they do; these are only faster.
+// Loops over the arrays of a step. nnl/core/arrays/bulk.py says what they do; these are only
+// faster.
 #define NO_IMPORT_ARRAY
 #include <nanobind/stl/vector.h>
 
@@ -192,7 +193,7 @@ void go_on_from(const nb::list& arrays, nb::handle work, const nb::dict& then) {
 }
 
 void give_up(PyObject* record) {
-  static PyObject* const text = kept(nb::module_::import_("nnl.core.lists").attr("GIVEN_UP"));
+  static PyObject* const text = kept(nb::module_::import_("nnl.core.arrays.bulk").attr("GIVEN_UP"));
   Py_SETREF(core->Record.cleared.of(record), Py_NewRef(text));
 }
 
@@ -265,7 +266,7 @@ struct RunningClass : Class {
 // for that; false for all else.
 bool let_go(PyObject* work, PyObject* nd) {
   static const RunningClass* const Running =
-      new RunningClass(nb::module_::import_("nnl.coexec.running").attr("Running"));
+      new RunningClass(nb::module_::import_("nnl.coexec.plans.running").attr("Running"));
   if (!Running->exactly(work) || Running->busy.on(work) || Running->over.on(work)) return false;
   if (PyLong_AsUnsignedLong(Running->thread.of(work)) != PyThread_get_thread_ident()) return false;
   nb::object id = nb::steal(PyLong_FromVoidPtr(nd));
@@ -288,7 +289,8 @@ std::pair<nb::object, nb::object> variable_of(nb::handle entry) {
 }
 
 void zero_gradients(const nb::list& entries) {
-  static PyObject* const zero = kept(nb::module_::import_("nnl.core.record").attr("ZERO"));
+  static PyObject* const zero =
+      kept(nb::module_::import_("nnl.core.arrays.memory_record").attr("ZERO"));
   const RecordClass& Record = core->Record;
   for (nb::handle entry : entries) {
     const auto [v, nd] = variable_of(entry);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every call of a parametric function does besides its work: nnl/core/parameter.py and
-// nnl/core/annotations.py say what that is. What is unusual is left to them.
+// What every call of a parametric function does besides its work: nnl/core/parameters/parameter.py
+// and nnl/core/ops/annotations.py say what that is. What is unusual is left to them.
 #include <utility>
 
 #include "called.h"
@@ -26,7 +26,8 @@ struct Registry {
 };
 
 const Registry& registry() {
-  static const Registry* const found = new Registry(nb::module_::import_("nnl.core.parameter"));
+  static const Registry* const found =
+      new Registry(nb::module_::import_("nnl.core.parameters.parameter"));
   return *found;
 }
 
@@ -65,7 +66,7 @@ bool is_usual(PyObject* kind, PyObject* value, PyObject* usual_types) {
   return !overflow;
 }
 
-// usual(args, kw, positional, kinds, types) of nnl/core/annotations.py.
+// usual(args, kw, positional, kinds, types) of nnl/core/ops/annotations.py.
 PyObject* usual(PyObject*, PyObject* const* args, Py_ssize_t n) {
   if (n != 5) return PyErr_Format(PyExc_TypeError, "usual: got %zd arguments, wanted 5", n);
   PyObject *values = args[0], *positional = args[2], *types = args[4], *name, *value;
@@ -153,7 +154,7 @@ class InScope {
   State outer_, inner_;
 };
 
-// in_scope(function, scope, own, name, args, kw) of nnl/core/parameter.py.
+// in_scope(function, scope, own, name, args, kw) of nnl/core/parameters/parameter.py.
 PyObject* in_scope(PyObject*, PyObject* const* args, Py_ssize_t n) {
   if (n == 6 && PyTuple_CheckExact(args[4]) && PyDict_CheckExact(args[5])) {
     InScope scope;
@@ -189,7 +190,8 @@ nb::object unlinked(PyObject* param, PyObject* need_grad, PyObject* recompute) {
   return v;
 }
 
-// handle(name, shape, need_grad, as_need_grad) of nnl/core/parameter.py; None for more than it.
+// handle(name, shape, need_grad, as_need_grad) of nnl/core/parameters/parameter.py; None for more
+// than it.
 PyObject* handle(PyObject*, PyObject* const* args, Py_ssize_t n) {
   static PyObject* const scope = text("scope");
   static PyObject* const no_grad = text("no_grad");

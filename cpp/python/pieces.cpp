@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Paths of a co-executed step that run by the plans of their blocks. run_pieces() in
-// nnl/coexec/blocks.py says what that means; this does the same.
+// nnl/coexec/plans/blocks.py says what that means; this does the same.
 #define NO_IMPORT_ARRAY
 #include <nanobind/stl/vector.h>
 
@@ -387,7 +387,7 @@ void bind_pieces(nb::module_& m) {
       .def_prop_ro("keeps", &BlockPlan::keeps);
   m.def("run_pieces",
         [](nb::object blocks, nb::object pieces, nb::list given, nb::set wanted, nb::dict values) {
-          if (!names) names = new Names(nb::module_::import_("nnl.coexec.blocks"));
+          if (!names) names = new Names(nb::module_::import_("nnl.coexec.plans.blocks"));
           return Run(blocks.ptr(), pieces.ptr(), given.ptr(), wanted.ptr(), values.ptr()).all();
         });
 }

@@ -390,8 +390,8 @@ PyMethodDef method(const char* name) {
 
 // Lets functions of C take the place of those of nnl.coexec.
 void take_over() {
-  const auto skeleton = nb::module_::import_("nnl.coexec.skeleton");
-  const auto passes = nb::module_::import_("nnl.coexec.backward");
+  const auto skeleton = nb::module_::import_("nnl.coexec.deferring.deferred_step");
+  const auto passes = nb::module_::import_("nnl.coexec.deferring.backward");
   later = new Later(skeleton, passes);
   static PyMethodDef of_skeleton[] = {method<&numbers>("_numbers"), method<&calls>("calls"),
                                       method<&backward>("backward")};

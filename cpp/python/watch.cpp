@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a co-executed step tells its watch: Watch.call() and Counts of nnl/coexec/watch.py say what
-// that means.
+// What a co-executed step tells its watch: Watch.call() and Counts of nnl/coexec/policy/watch.py
+// say what that means.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>
 
@@ -79,7 +79,7 @@ struct WatchClass : Class {
   Slot counts = slot("counts");
 };
 
-// What of nnl.coexec.watch calls work with. Made once; it stays until the process ends.
+// What of nnl.coexec.policy.watch calls work with. Made once; it stays until the process ends.
 struct Names {
   explicit Names(const nb::module_& watch)
       : Watch(watch.attr("Watch")),
@@ -103,7 +103,7 @@ double seconds_of(const Called& called) {
 }  // namespace
 
 bool tell_watch(const Called& called, PyObject* watch) {
-  if (!names) names = new Names(nb::module_::import_("nnl.coexec.watch"));
+  if (!names) names = new Names(nb::module_::import_("nnl.coexec.policy.watch"));
   if (!names->Watch.exactly(watch) || !nb::isinstance<Counts>(names->Watch.counts.of(watch))) {
     static PyObject* const call = text("call");
     return nb::steal(PyObject_CallMethodObjArgs(watch, call, called.op, called.attrs.ptr(),

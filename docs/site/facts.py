@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import nnl.functions as F
-from nnl.core.op import OPS, Op
-from nnl.core.schema import category, entry
+from nnl.core.ops.op import OPS, Op
+from nnl.core.ops.schema import category, entry
 
 DOCS = Path(__file__).parent.parent
 # Functions of Python around an op of another name.

@@ -13,8 +13,8 @@ from typing import Any
 
 import nnl
 import nnl.functions as F
-from nnl.core.arguments import REQUIRED
-from nnl.core.op import Op
+from nnl.core.ops.arguments import REQUIRED
+from nnl.core.ops.op import Op
 from nnl.solvers import Solver
 
 from . import docstrings, facts, public, samples

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import nnl as nn
-from nnl.core.op import Op, Sample
+from nnl.core.ops.op import Op, Sample
 
 MOST_SHOWN = 16  # elements of an array that is written out
 ORDINARY = 100  # elements of all inputs of a sample

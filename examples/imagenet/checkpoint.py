@@ -16,7 +16,7 @@ import numpy as np
 from step import Training, network_parameters
 
 import nnl as nn
-from nnl.core.safetensors import read_header, save
+from nnl.core.parameters.safetensors import read_header, save
 from nnl.solvers import SolverState
 
 NAME = "checkpoint.safetensors"

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nnl.core.atomic import replacing
+from nnl.core.parameters.atomic import replacing
 
 RESULT, TABLE = "result.json", "runs.md"
 COLUMNS = {

@@ -13,7 +13,7 @@ import numpy as np
 import nnl as nn
 import nnl.functions as F
 import nnl.solvers as S
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
 from nnl.models import build, load_torch_weights, synchronised
 from nnl.training.moving_average import MovingAverage
 from nnl.utils.dlpack import from_dlpack

@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 import nnl as nn
 import nnl.solvers as S
-from nnl.core.safetensors import read_header, save
+from nnl.core.parameters.safetensors import read_header, save
 from nnl.data.texts import open_texts
 from nnl.solvers import SolverState
 from nnl.utils.learning_rate_scheduler import CosineScheduler, LinearWarmupScheduler

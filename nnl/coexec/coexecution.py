@@ -11,19 +11,19 @@ from time import perf_counter
 from types import FrameType
 from typing import Any
 
-from nnl.coexec.expectations import Expectations
-from nnl.coexec.pace import Pace
-from nnl.coexec.paths import Paths
+from nnl.coexec.deferring.deferred_step import Skeleton
+from nnl.coexec.deferring.uninterrupted import whole
+from nnl.coexec.plans.paths import Paths
+from nnl.coexec.plans.running import Running
+from nnl.coexec.plans.speculation import Speculating, arrays_of
+from nnl.coexec.policy.running_ahead import Pace
 from nnl.coexec.report import Report
-from nnl.coexec.running import Running
-from nnl.coexec.skeleton import Skeleton
-from nnl.coexec.speculation import Speculating, arrays_of
-from nnl.coexec.whole import whole
-from nnl.core.array import NdArray
-from nnl.core.context import STATE
-from nnl.core.deferring import Deferring
-from nnl.core.interpreter import EAGER, Eager
-from nnl.graph.compile import compile
+from nnl.coexec.tracing.expectations import Expectations
+from nnl.core.arrays.array import NdArray
+from nnl.core.interpreters.context import STATE
+from nnl.core.interpreters.deferring import Deferring
+from nnl.core.interpreters.interpreter import EAGER, Eager
+from nnl.graph.recording.compile import compile
 
 
 class coexecution:

@@ -10,11 +10,11 @@ from time import perf_counter
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING
 
-from nnl.coexec.cursor import mismatch
-from nnl.coexec.loops import Locations
-from nnl.coexec.trace_graph import Item, TraceGraph
-from nnl.core.origin import place as place_of
-from nnl.graph.profile import PROFILES, Span, add_spans
+from nnl.coexec.tracing.cursor import mismatch
+from nnl.coexec.tracing.loops import Locations
+from nnl.coexec.tracing.trace_graph import Item, TraceGraph
+from nnl.core.graph.origin import place as place_of
+from nnl.graph.printing.profile import PROFILES, Span, add_spans
 
 logger = logging.getLogger("nnl")
 
@@ -24,7 +24,7 @@ MOST_WAITING = 100  # traces that are not merged yet
 SIZES = frozenset([("slice", "start"), ("slice", "stop")])
 
 if TYPE_CHECKING:
-    from nnl.coexec.paths import Paths, Place
+    from nnl.coexec.plans.paths import Paths, Place
 
 
 class Report:

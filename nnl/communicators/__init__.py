@@ -11,7 +11,7 @@ from nnl.communicators.multi_process import (
     current_communicator,
     single_or_rankzero,
 )
-from nnl.core.context import Context
+from nnl.core.interpreters.context import Context
 
 # NNabla has these names too, one of them misspelt.
 MultiProcessCommunicator = MultiProcessDataParallelCommunicator

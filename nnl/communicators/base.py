@@ -11,12 +11,12 @@ import numpy as np
 
 from nnl.communicators.callback import CommunicatorBackwardCallback, describe, record_all_reduce
 from nnl.communicators.channel import Channel, CommunicatorError, wide
-from nnl.core.annotations import checked
-from nnl.core.array import NdArray
-from nnl.core.context import REORDERED, STATE, Context
-from nnl.core.convert import as_ints
-from nnl.core.spec import ShapeError, Spec
-from nnl.core.variable import Variable
+from nnl.core.arrays.array import NdArray
+from nnl.core.arrays.spec import ShapeError, Spec
+from nnl.core.graph.variable import Variable
+from nnl.core.interpreters.context import REORDERED, STATE, Context
+from nnl.core.ops.annotations import checked
+from nnl.core.ops.convert import as_ints
 
 KINDS = "iuf"  # of the dtypes that can be summed; bfloat16 is of numpy's kind V
 SMALL_BYTES = 16 << 10  # that go with the record by which ranks agree, which saves a second message

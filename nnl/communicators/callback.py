@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from nnl.communicators.channel import ALIGN, CommunicatorError
-from nnl.core.array import NdArray
-from nnl.core.context import STATE
-from nnl.core.op import OPS
-from nnl.core.spec import Spec
+from nnl.core.arrays.array import NdArray
+from nnl.core.arrays.spec import Spec
+from nnl.core.interpreters.context import STATE
+from nnl.core.ops.op import OPS
 
 
 class Bucket:

@@ -5,7 +5,7 @@ of nnl.compile their networks'."""
 from typing import Any
 
 from nnl.converters.nnp import solver_files as _solver_files  # noqa: F401
-from nnl.graph.compile import NETWORK_FILES
+from nnl.graph.recording.compile import NETWORK_FILES
 
 
 def _save_network(*args: Any) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 
 from nnl.converters.lowering import CannotLower, Target, lower
 from nnl.converters.model import Network
-from nnl.core.context import using
-from nnl.core.op import OPS, Op
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
+from nnl.core.interpreters.context import using
+from nnl.core.ops.op import OPS, Op
 from nnl.ext import numpy as reference
 
 

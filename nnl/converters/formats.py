@@ -19,9 +19,9 @@ from nnl.converters.nnp.content import expanded, functions_of, network_of, write
 from nnl.converters.nnp.function_messages import op_of_type
 from nnl.converters.runtimes import Runtime, in_litert, in_nnablart, in_onnxruntime, in_tensorflow
 from nnl.converters.weights import EXTENSIONS
-from nnl.core.graph import capture
-from nnl.core.op import OPS
-from nnl.core.parameter import parameter_scope
+from nnl.core.graph.node import capture
+from nnl.core.ops.op import OPS
+from nnl.core.parameters.parameter import parameter_scope
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def _write_nnp(model: Model, path: str, options: WriteOptions) -> None:
 
 
 def _write_onnx(model: Model, path: str, options: WriteOptions) -> None:
-    from nnl.converters.onnx.exporter import save, save_model
+    from nnl.converters.onnx.exporting.exporter import save, save_model
 
     size = options.batch_size
     if size is not None and size < 1 and size != -1:
@@ -307,7 +307,7 @@ def _csrc_runtime(path: str, name: str) -> Runtime | None:
 
 
 def _onnx_functions() -> set[str]:
-    from nnl.converters.onnx.export_table import export_rows, own_functions
+    from nnl.converters.onnx.exporting.table import export_rows, own_functions
 
     return {OPS[name].nnp for name, since, _ in export_rows() if since} | own_functions()
 

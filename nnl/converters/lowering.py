@@ -17,12 +17,12 @@ import numpy as np
 import nnl.functions as F
 from nnl.converters.model import Key, Network
 from nnl.converters.simpler import SIMPLER
-from nnl.core.array import NdArray
-from nnl.core.context import using
-from nnl.core.dispatch import apply
-from nnl.core.graph import Node, Value, capture
-from nnl.core.interpreter import STATIC
-from nnl.core.variable import Variable
+from nnl.core.arrays.array import NdArray
+from nnl.core.graph.node import Node, Value, capture
+from nnl.core.graph.variable import Variable
+from nnl.core.interpreters.context import using
+from nnl.core.interpreters.dispatch import apply
+from nnl.core.interpreters.interpreter import STATIC
 from nnl.ext import numpy as reference
 
 Rule = Callable[..., Any]  # attributes and Variables of the inputs -> Variables

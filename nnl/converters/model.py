@@ -23,19 +23,19 @@ from nnl.converters.nnp.open_batch import count_by_sums, opened
 from nnl.converters.nnp.parameter_files import Stored
 from nnl.converters.nnp.writer import create_proto
 from nnl.converters.open_sizes import OpenSizes, named
-from nnl.core.context import using
-from nnl.core.graph import capture
-from nnl.core.parameter import (
+from nnl.core.graph.node import capture
+from nnl.core.graph.variable import Variable, forward_all
+from nnl.core.interpreters.context import using
+from nnl.core.parameters.parameter import (
     get_parameter,
     get_parameters,
     parameter_scope,
     set_parameter,
     shared_values,
 )
-from nnl.core.variable import Variable, forward_all
-from nnl.graph.at_most import counted, rows_of
-from nnl.graph.open_recording import ATTEMPTS, OpenGraphs, record_open
-from nnl.graph.words import Words
+from nnl.graph.open_sizes.at_most import counted, rows_of
+from nnl.graph.open_sizes.recording import ATTEMPTS, OpenGraphs, record_open
+from nnl.graph.program.strings import Words
 
 logger = logging.getLogger("nnl")
 Key = tuple[int, int]  # of an edge, see Value.key
@@ -404,7 +404,7 @@ class OnnxFile(ForeignModel):
     """An ONNX model."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        from nnl.converters.onnx.importer import load
+        from nnl.converters.onnx.running.onnx_model import load
 
         super().__init__(load(path), str(path))
 

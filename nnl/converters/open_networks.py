@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from nnl.converters.model import Model, Network
 from nnl.converters.open_sizes import OpenSizes
-from nnl.core.graph import capture
-from nnl.graph.open_recording import OpenGraphs, record_open
-from nnl.graph.sizes import Dim
+from nnl.core.graph.node import capture
+from nnl.graph.open_sizes.recording import OpenGraphs, record_open
+from nnl.graph.open_sizes.sizes import Dim
 
 logger = logging.getLogger("nnl")
 T = TypeVar("T")

@@ -14,21 +14,21 @@ from nnl.converters.formats import WriteOptions, with_bits
 from nnl.converters.model import Built, Model, Network, NnpModel
 from nnl.converters.nnp.content import with_executor
 from nnl.converters.open_networks import record_networks
-from nnl.core.context import using
-from nnl.core.dispatch import apply
-from nnl.core.graph import Value, capture
-from nnl.core.op import OPS
-from nnl.core.parameter import get_parameters, parameter_scope, set_parameter
-from nnl.core.random import seed
-from nnl.core.spec import Spec
-from nnl.core.variable import Variable
+from nnl.core.arrays.spec import Spec
+from nnl.core.graph.node import Value, capture
+from nnl.core.graph.variable import Variable
+from nnl.core.interpreters.context import using
+from nnl.core.interpreters.dispatch import apply
+from nnl.core.interpreters.random import seed
+from nnl.core.ops.op import OPS
+from nnl.core.parameters.parameter import get_parameters, parameter_scope, set_parameter
 from nnl.graph import load_program
-from nnl.graph.open_recording import OpenGraphs
-from nnl.graph.passes.original import forget_orders, unfuse
-from nnl.graph.program import FORWARD, INPUT, PARAMETER, PREPARE, Program, Step
-from nnl.graph.programs import Programs
-from nnl.graph.saving import Saver, lower_graph
-from nnl.graph.sizes import witnesses
+from nnl.graph.open_sizes.recording import OpenGraphs
+from nnl.graph.open_sizes.sizes import witnesses
+from nnl.graph.passes.undo import forget_orders, unfuse
+from nnl.graph.program.files import Programs
+from nnl.graph.program.program import FORWARD, INPUT, PARAMETER, PREPARE, Program, Step
+from nnl.graph.program.saving import Saver, lower_graph
 
 
 def write_programs(model: Model, path: str, options: WriteOptions) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 from nnl.converters.formats import WriteOptions, format_of
 from nnl.converters.model import Built, Network, NnpModel
 from nnl.converters.nnp.archive import Content
-from nnl.core.graph import capture
-from nnl.core.parameter import get_parameters, parameter_scope, set_parameter
-from nnl.core.variable import Variable
+from nnl.core.graph.node import capture
+from nnl.core.graph.variable import Variable
+from nnl.core.parameters.parameter import get_parameters, parameter_scope, set_parameter
 
 Named = Mapping[str, Variable]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.atomic import replacing
+from nnl.core.parameters.atomic import replacing
 from nnl.data.damage import naming, numbers, read_npy
 
 Array = np.ndarray[Any, Any]

@@ -11,7 +11,7 @@ from typing import IO
 from urllib.parse import unquote, urlparse
 from urllib.request import urlopen
 
-from nnl.core.atomic import replacing
+from nnl.core.parameters.atomic import replacing
 
 
 def get_data_home() -> str:

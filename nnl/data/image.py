@@ -122,7 +122,7 @@ def imsave(
     """
     from PIL import Image
 
-    from nnl.core.atomic import replacing
+    from nnl.core.parameters.atomic import replacing
 
     img = np.asarray(img)
     if img.ndim not in (2, 3):

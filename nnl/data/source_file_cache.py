@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.atomic import replacing
+from nnl.core.parameters.atomic import replacing
 from nnl.data.cache_files import FORMATS, INDEX, INFO, read_samples, write_lines, write_samples
 from nnl.data.settings import settings
 from nnl.data.source import DataSource, Sample, logger

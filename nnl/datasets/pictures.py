@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnl.core.atomic import replacing
+from nnl.core.parameters.atomic import replacing
 from nnl.data.image import imread, imresize, imsave
 from nnl.data.images.sources import is_litter
 

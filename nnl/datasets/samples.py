@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnl.core.atomic import replacing
+from nnl.core.parameters.atomic import replacing
 from nnl.data.image import imsave
 from nnl.data.iterator import DataIterator, data_iterator_simple
 

@@ -54,7 +54,7 @@ def chosen(names: str | None) -> list[str]:
 
 def model_of(name: str) -> Any:
     """A model by its file, or one of nnl.deep500.zoo by name."""
-    from nnl.converters.onnx.reader import read
+    from nnl.converters.onnx.file.reader import read
     from nnl.deep500 import zoo
 
     if name in zoo.MODELS and not Path(name).exists():

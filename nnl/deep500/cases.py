@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from nnl.converters.onnx import report
-from nnl.converters.onnx.model import Model
-from nnl.converters.onnx.reader import read
+from nnl.converters.onnx.file.model import Model
+from nnl.converters.onnx.file.reader import read
 
 
 @dataclass

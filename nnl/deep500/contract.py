@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from nnl.converters.onnx import operators
-from nnl.converters.onnx.errors import UnsupportedOperator
-from nnl.converters.onnx.model import Graph, Model, Node, ValueInfo
-from nnl.converters.onnx.reader import read
-from nnl.converters.onnx.weights import constants_of, frozen_of
+from nnl.converters.onnx.file import operators
+from nnl.converters.onnx.file.errors import UnsupportedOperator
+from nnl.converters.onnx.file.model import Graph, Model, Node, ValueInfo
+from nnl.converters.onnx.file.reader import read
+from nnl.converters.onnx.running.weights import constants_of, frozen_of
 
 GRADIENT = "@gradient"  # appended to a parameter's name
 
@@ -352,7 +352,7 @@ class Network:
 
     def save(self, path: str | Path) -> None:
         """Write the model with its present parameters as an ONNX file."""
-        from nnl.converters.onnx.writer import write
+        from nnl.converters.onnx.file.writer import write
 
         self.teardown()
         write(self.model, path)

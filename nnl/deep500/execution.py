@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.onnx.errors import UnsupportedOperator
-from nnl.converters.onnx.function_bodies import body_of_function, body_of_schema
-from nnl.converters.onnx.model import Graph, Model, Node, StrictVisitor
+from nnl.converters.onnx.file.errors import UnsupportedOperator
+from nnl.converters.onnx.file.model import Graph, Model, Node, StrictVisitor
+from nnl.converters.onnx.running.function_bodies import body_of_function, body_of_schema
 from nnl.deep500.contract import Network, listed
 from nnl.deep500.operation import Operation
 from nnl.deep500.program import Call, Program, program

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.onnx import operators
-from nnl.converters.onnx.model import Graph, Model
+from nnl.converters.onnx.file import operators
+from nnl.converters.onnx.file.model import Graph, Model
 from nnl.deep500 import network_class
 from nnl.deep500.cases import Case
 from nnl.deep500.contract import GRADIENT, Network

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.onnx.model import Model
+from nnl.converters.onnx.file.model import Model
 from nnl.deep500 import network, timing
 from nnl.deep500.contract import Network
 from nnl.deep500.dataset import DataSet

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from nnl.converters.onnx.operators import Node, add_class, value_at
+from nnl.converters.onnx.file.operators import Node, add_class, value_at
 
 DOMAIN = "user"
 

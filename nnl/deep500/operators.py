@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.onnx.errors import UnsupportedOperator
+from nnl.converters.onnx.file.errors import UnsupportedOperator
 from nnl.converters.onnx.report import difference
 from nnl.deep500 import network_class
 from nnl.deep500.cases import Case

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, NamedTuple
 
-from nnl.converters.onnx.model import Graph, Node
+from nnl.converters.onnx.file.model import Graph, Node
 
 Program = Callable[[dict[str, Any]], list[Any]]
 

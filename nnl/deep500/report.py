@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from nnl.core.atomic import replacing
+from nnl.core.parameters.atomic import replacing
 from nnl.deep500.columns import KEYS, columns, plots
 
 FORMAT = 1

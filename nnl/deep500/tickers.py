@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nnl.core.atomic import replacing
+from nnl.core.parameters.atomic import replacing
 from nnl.deep500.runner import JobSummary, Runner, Ticker
 
 COLUMNS = ("epoch", "samples", "train_s", "test_s", "loss", "accuracy")

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.onnx.model import Graph, Model, ValueInfo
-from nnl.converters.onnx.operators import operator_class
+from nnl.converters.onnx.file.model import Graph, Model, ValueInfo
+from nnl.converters.onnx.file.operators import operator_class
 
 OPSET = 20
 _FLOAT = np.dtype(np.float32)

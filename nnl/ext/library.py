@@ -10,10 +10,10 @@ from typing import Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 
-from nnl.core.array import NdArray
-from nnl.core.elementwise import is_elementwise, program_of
-from nnl.core.op import Attributes, Op
-from nnl.core.spec import Spec
+from nnl.core.arrays.array import NdArray
+from nnl.core.arrays.spec import Spec
+from nnl.core.ops.elementwise import is_elementwise, program_of
+from nnl.core.ops.op import Attributes, Op
 
 PROGRAM = "fused_elementwise"  # the kernel that runs element-wise programs
 

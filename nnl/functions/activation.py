@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core.op import OPS, Cost, Onnx, Sample, op
-from nnl.core.spec import ShapeError, check_axis
+from nnl.core.arrays.spec import ShapeError, check_axis
+from nnl.core.ops.op import OPS, Cost, Onnx, Sample, op
 from nnl.functions.arithmetic import Unary, add2, memory_for, mul2, mul_scalar, sub2
 from nnl.functions.comparison import (
     greater_equal_scalar,

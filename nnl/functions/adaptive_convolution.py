@@ -7,8 +7,8 @@ gradients and itself are a closed family: the gradients of any one are the other
 
 from __future__ import annotations
 
-from nnl.core.op import OPS, Cost, Sample, op
-from nnl.core.spec import ShapeError, Spec, check_rank
+from nnl.core.arrays.spec import ShapeError, Spec, check_rank
+from nnl.core.ops.op import OPS, Cost, Sample, op
 
 CATEGORY = "Layer"
 

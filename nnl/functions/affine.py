@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.array import NdArray
-from nnl.core.op import OPS, Cost, Sample, op
-from nnl.core.spec import ShapeError, check_axis
-from nnl.core.variable import Variable
+from nnl.core.arrays.array import NdArray
+from nnl.core.arrays.spec import ShapeError, check_axis
+from nnl.core.graph.variable import Variable
+from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.functions.arithmetic import mul2
 from nnl.functions.on_device import on_host
 from nnl.functions.reduction import reshape, stretched, sum_op, sum_to

@@ -11,8 +11,8 @@ from functools import reduce
 
 import numpy as np
 
-from nnl.core.op import OPS, Cost, Onnx, Sample, op
-from nnl.core.spec import Spec, broadcast_shape, check_same_shape
+from nnl.core.arrays.spec import Spec, broadcast_shape, check_same_shape
+from nnl.core.ops.op import OPS, Cost, Onnx, Sample, op
 from nnl.functions.reduction import sum_to
 
 CATEGORY = "Arithmetic"

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from nnl.core.op import Sample, op
-from nnl.core.spec import check_same_shape
+from nnl.core.arrays.spec import check_same_shape
+from nnl.core.ops.op import Sample, op
 from nnl.functions.layout import MovesData
 
 CATEGORY = "Array manipulation"

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from nnl.core.annotations import Input, checked
-from nnl.core.op import OPS
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.ops.annotations import Input, checked
+from nnl.core.ops.op import OPS
 
 CATEGORY = "Layer"
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from nnl.core.annotations import flag
-from nnl.core.op import OPS, Cost, Sample
-from nnl.core.spec import ShapeError, check_axes
+from nnl.core.arrays.spec import ShapeError, check_axes
+from nnl.core.ops.annotations import flag
+from nnl.core.ops.op import OPS, Cost, Sample
 from nnl.functions.arithmetic import add_scalar, mul2, pow_scalar, sub2
 from nnl.functions.reduction import count, sum_to
 from nnl.functions.standardize import (

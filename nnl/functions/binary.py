@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-from nnl.core.op import OPS, Cost, Sample, op
-from nnl.core.spec import ShapeError, check_axis
+from nnl.core.arrays.spec import ShapeError, check_axis
+from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.functions.affine import affine
 from nnl.functions.arithmetic import Unary, mul2
 from nnl.functions.assign import store

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core.op import Cost, Sample, op
-from nnl.core.spec import broadcast_shape
+from nnl.core.arrays.spec import broadcast_shape
+from nnl.core.ops.op import Cost, Sample, op
 from nnl.functions.on_device import on_host
 
 CATEGORY = "Special"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core.op import Cost, Sample, op
+from nnl.core.ops.op import Cost, Sample, op
 from nnl.functions.arithmetic import Binary
 
 CATEGORY = "Logical"

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from nnl.core.op import OPS, Onnx, Sample, op
-from nnl.core.spec import ShapeError, check_axis
+from nnl.core.arrays.spec import ShapeError, check_axis
+from nnl.core.ops.op import OPS, Onnx, Sample, op
 from nnl.functions.layout import MovesData
 from nnl.functions.reduction import sum as sum_over
 

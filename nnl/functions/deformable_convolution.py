@@ -8,9 +8,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from nnl.core.convert import Spatial
-from nnl.core.op import OPS, Cost, Sample, op
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.ops.convert import Spatial
+from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.functions.affine import batch_matmul
 from nnl.functions.arithmetic import add2, mul2
 from nnl.functions.convolution import (

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from nnl.core.op import Cost, Sample, op
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.ops.op import Cost, Sample, op
 from nnl.functions.convolution import (
     SLIDING_FIELDS,
     Window,

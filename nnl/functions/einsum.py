@@ -9,11 +9,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from nnl.core.array import NdArray
-from nnl.core.graph import Value
-from nnl.core.op import OPS, Cost, Sample, op
-from nnl.core.spec import ShapeError
-from nnl.core.variable import Variable
+from nnl.core.arrays.array import NdArray
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.graph.node import Value
+from nnl.core.graph.variable import Variable
+from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.functions.reduction import reshape, stretched, sum_to
 
 CATEGORY = "Special"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core.op import OPS, Cost, Onnx, Sample, op
+from nnl.core.ops.op import OPS, Cost, Onnx, Sample, op
 from nnl.functions.arithmetic import (
     Binary,
     Unary,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 
-from nnl.core.op import Cost, Onnx, Sample, op
+from nnl.core.ops.op import Cost, Onnx, Sample, op
 from nnl.functions.arithmetic import Unary, memory_for, mul2, mul_scalar
 from nnl.functions.elementary import exp
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.annotations import Input, checked
-from nnl.core.op import OPS, Cost, Sample, op
-from nnl.core.spec import ShapeError, check_rank
+from nnl.core.arrays.spec import ShapeError, check_rank
+from nnl.core.ops.annotations import Input, checked
+from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.functions.arithmetic import div2, mul2
 from nnl.functions.on_device import on_host
 from nnl.functions.reduction import reshape, sum_op

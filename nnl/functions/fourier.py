@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
-from nnl.core.op import Cost, Sample, op
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.ops.op import Cost, Sample, op
 from nnl.functions.arithmetic import mul_scalar
 
 CATEGORY = "Signal processing"

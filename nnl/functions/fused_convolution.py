@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from nnl.core.convert import Spatial
-from nnl.core.op import OPS, Cost, Sample, op
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.ops.convert import Spatial
+from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.functions.convolution import resolve_window
 
 CATEGORY = "Layer"

@@ -7,11 +7,11 @@ import math
 
 import numpy as np
 
-from nnl.core.array import NdArray
-from nnl.core.graph import Value
-from nnl.core.op import OPS, Sample, op
-from nnl.core.spec import ShapeError, check_axis
-from nnl.core.variable import Variable
+from nnl.core.arrays.array import NdArray
+from nnl.core.arrays.spec import ShapeError, check_axis
+from nnl.core.graph.node import Value
+from nnl.core.graph.variable import Variable
+from nnl.core.ops.op import OPS, Sample, op
 from nnl.functions.layout import MovesData, check_indices
 from nnl.functions.on_device import add_at, take
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.annotations import Input, checked
-from nnl.core.convert import wanted_instead
-from nnl.core.op import Cost, Sample, op
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.ops.annotations import Input, checked
+from nnl.core.ops.convert import wanted_instead
+from nnl.core.ops.op import Cost, Sample, op
 
 CATEGORY = "Signal processing"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core.context import STATE
-from nnl.core.op import Cost, Onnx, Sample, op
-from nnl.core.spec import ShapeError, Spec, check_axes
-from nnl.core.variable import Variable
+from nnl.core.arrays.spec import ShapeError, Spec, check_axes
+from nnl.core.graph.variable import Variable
+from nnl.core.interpreters.context import STATE
+from nnl.core.ops.op import Cost, Onnx, Sample, op
 from nnl.functions.on_device import on_host
 from nnl.functions.reduction import sum as sum_over
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core.op import OPS, Cost, Sample, op
-from nnl.core.spec import ShapeError, check_rank
+from nnl.core.arrays.spec import ShapeError, check_rank
+from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.functions.affine import batch_matmul
 from nnl.functions.arithmetic import add2, add_scalar, mul2, mul_scalar, sub2
 from nnl.functions.on_device import on_host

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.annotations import checked, numpy_type
-from nnl.core.op import OPS, Cost, Sample, op
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.ops.annotations import checked, numpy_type
+from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.functions.arithmetic import (
     add2,
     add_scalar,

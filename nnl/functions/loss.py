@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core.op import OPS, Cost, Sample, op
-from nnl.core.spec import check_axis, check_same_shape
+from nnl.core.arrays.spec import check_axis, check_same_shape
+from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.functions.arithmetic import Binary, add_scalar, div2, mul2, mul_scalar, sub2
 from nnl.functions.reduction import spread, sum_to
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core.op import OPS, Cost, Sample, op
-from nnl.core.spec import ShapeError, check_axis
+from nnl.core.arrays.spec import ShapeError, check_axis
+from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.functions.arithmetic import add2, add_scalar, mul2, sub2
 from nnl.functions.assign import store
 from nnl.functions.reduction import mean_op, reshape

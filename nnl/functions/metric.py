@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core.op import OPS, Cost, Sample, op
-from nnl.core.spec import Spec, check_same_shape
+from nnl.core.arrays.spec import Spec, check_same_shape
+from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.functions.arithmetic import mul2
 from nnl.functions.comparison import greater_equal, greater_equal_scalar, not_equal
 from nnl.functions.softmax import Along, at_labels, check_label_shape, check_labels

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core import random as nnl_random
-from nnl.core.op import Cost, Sample, op
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.interpreters import random as nnl_random
+from nnl.core.ops.op import Cost, Sample, op
 
 CATEGORY = "Random"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 
-from nnl.core.op import OPS, Sample, op
+from nnl.core.ops.op import OPS, Sample, op
 from nnl.functions.reduction import Reduction, added, spread
 
 CATEGORY = "Reduction"

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nnl.core.op import Cost, Sample
-from nnl.core.spec import ShapeError, check_axes, check_axis
+from nnl.core.arrays.spec import ShapeError, check_axes, check_axis
+from nnl.core.ops.op import Cost, Sample
 from nnl.functions.reduction import kept_shape
 from nnl.functions.standardize import Normalization, normalization, others, parameters
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.op import OPS, Cost, Sample, op
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.functions.interpolate import combine, transpose
 from nnl.functions.layout import held
 

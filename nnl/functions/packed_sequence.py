@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.annotations import Input, checked
-from nnl.core.op import Sample, op
-from nnl.core.spec import ShapeError, Spec
+from nnl.core.arrays.spec import ShapeError, Spec
+from nnl.core.ops.annotations import Input, checked
+from nnl.core.ops.op import Sample, op
 from nnl.functions.layout import MovesData
 from nnl.functions.mask import current_value
 from nnl.functions.on_device import on_host

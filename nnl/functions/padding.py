@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core.op import Sample, op
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.ops.op import Sample, op
 from nnl.functions.layout import MovesData
 from nnl.functions.slicing import slice_op
 

@@ -15,8 +15,8 @@ import math
 
 import numpy as np
 
-from nnl.core.op import OPS, Cost, Sample, op
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.functions.arithmetic import mul2, r_sub_scalar, sub2
 from nnl.functions.on_device import add_at, take
 from nnl.functions.reduction import reshape

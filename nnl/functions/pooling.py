@@ -11,9 +11,9 @@ import math
 
 import numpy as np
 
-from nnl.core.convert import Spatial
-from nnl.core.op import Cost, Sample, op
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.ops.convert import Spatial
+from nnl.core.ops.op import Cost, Sample, op
 from nnl.functions.arithmetic import mul_scalar
 from nnl.functions.pooling_kernels import Windows, windows
 from nnl.functions.reduction import reshape, sum_op

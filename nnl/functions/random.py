@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core import random as nnl_random
-from nnl.core.context import STATE
-from nnl.core.op import Cost, Sample, op
-from nnl.core.spec import ShapeError, Spec, check_same_shape
+from nnl.core.arrays.spec import ShapeError, Spec, check_same_shape
+from nnl.core.interpreters import random as nnl_random
+from nnl.core.interpreters.context import STATE
+from nnl.core.ops.op import Cost, Sample, op
 from nnl.functions.multinomial import drawn
 from nnl.functions.on_device import add_at
 

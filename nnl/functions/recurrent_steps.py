@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core.autodiff import backprop
-from nnl.core.context import STATE
-from nnl.core.graph import Value
-from nnl.core.variable import Variable
+from nnl.core.graph.autodiff import backprop
+from nnl.core.graph.node import Value
+from nnl.core.graph.variable import Variable
+from nnl.core.interpreters.context import STATE
 from nnl.functions.recurrent_cells import CELLS
 
 __all__: list[str] = []

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nnl.core.annotations import Input, checked
-from nnl.core.op import OPS, Cost, Sample, op
-from nnl.core.spec import ShapeError, Spec, check_axes
+from nnl.core.arrays.spec import ShapeError, Spec, check_axes
+from nnl.core.ops.annotations import Input, checked
+from nnl.core.ops.op import OPS, Cost, Sample, op
 
 CATEGORY = "Reduction"
 

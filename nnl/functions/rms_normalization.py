@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from nnl.core.op import Cost, Sample, op
-from nnl.core.spec import ShapeError, check_axes
+from nnl.core.arrays.spec import ShapeError, check_axes
+from nnl.core.ops.op import Cost, Sample, op
 from nnl.functions.arithmetic import add_scalar, mul2, pow_scalar, sub2
 from nnl.functions.reduction import mean_op, reshape, sum_to
 

@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 
-from nnl.core.convert import Spatial
-from nnl.core.op import Cost, Sample, op
-from nnl.core.spec import ShapeError, Spec, check_rank
+from nnl.core.arrays.spec import ShapeError, Spec, check_rank
+from nnl.core.ops.convert import Spatial
+from nnl.core.ops.op import Cost, Sample, op
 from nnl.functions.layout import check_indices
 from nnl.functions.on_device import add_at, on_host
 

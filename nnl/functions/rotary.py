@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnl.core.annotations import checked
-from nnl.core.op import Cost, Sample, op
-from nnl.core.spec import ShapeError, check_axis
+from nnl.core.arrays.spec import ShapeError, check_axis
+from nnl.core.ops.annotations import checked
+from nnl.core.ops.op import Cost, Sample, op
 
 CATEGORY = "Layer"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core.op import Onnx, Sample, op
+from nnl.core.ops.op import Onnx, Sample, op
 from nnl.functions.arithmetic import Binary, Unary, div2, memory_for, mul2, mul_scalar, sub2
 from nnl.functions.elementary import unlink
 from nnl.functions.reduction import sum_to

@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
-from nnl.core.op import OPS, Sample, op
-from nnl.core.spec import ShapeError, Spec, check_axis
+from nnl.core.arrays.spec import ShapeError, Spec, check_axis
+from nnl.core.ops.op import OPS, Sample, op
 from nnl.functions.arithmetic import add2
 from nnl.functions.assign import store
 from nnl.functions.gather import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core.op import OPS, Cost, Sample, op
-from nnl.core.spec import ShapeError, Spec
+from nnl.core.arrays.spec import ShapeError, Spec
+from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.functions.arithmetic import Binary, Unary, mul2
 from nnl.functions.comparison import (
     OneArray,

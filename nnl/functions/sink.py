@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from nnl.core.graph import Value
-from nnl.core.op import OPS, Cost, Sample, op
-from nnl.core.variable import Variable
+from nnl.core.graph.node import Value
+from nnl.core.graph.variable import Variable
+from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.functions.arithmetic import add_scalar, mul_scalar
 from nnl.functions.concatenation import check_given
 from nnl.functions.reduction import stretched

@@ -7,9 +7,9 @@ import builtins
 
 import numpy as np
 
-from nnl.core.annotations import Input, checked, shown
-from nnl.core.op import Sample, op
-from nnl.core.spec import ShapeError, check_axis
+from nnl.core.arrays.spec import ShapeError, check_axis
+from nnl.core.ops.annotations import Input, checked, shown
+from nnl.core.ops.op import Sample, op
 from nnl.functions.layout import MovesData
 from nnl.functions.reduction import reshape
 from nnl.functions.reduction import sum as sum_over

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from nnl.core.op import OPS, Cost, Onnx, Sample, op
+from nnl.core.ops.op import OPS, Cost, Onnx, Sample, op
 from nnl.functions.arithmetic import (
     Unary,
     add2,

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core.op import OPS, Cost, Onnx, Sample, op
-from nnl.core.spec import ShapeError, check_axis, check_same_shape
+from nnl.core.arrays.spec import ShapeError, check_axis, check_same_shape
+from nnl.core.ops.op import OPS, Cost, Onnx, Sample, op
 from nnl.functions.arithmetic import div2, mul2, mul_scalar, sub2
 from nnl.functions.choice import pick, place
 from nnl.functions.on_device import on_host

@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
-from nnl.core.op import OPS, Cost, Sample, op
-from nnl.core.spec import check_axis
+from nnl.core.arrays.spec import check_axis
+from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.functions.layout import MovesData
 from nnl.functions.reduction import reshape
 from nnl.functions.scatter import scatter_along, take_along

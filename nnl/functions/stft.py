@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.op import Cost, Sample, op
-from nnl.core.spec import ShapeError, check_same_shape
+from nnl.core.arrays.spec import ShapeError, check_same_shape
+from nnl.core.ops.op import Cost, Sample, op
 from nnl.functions.padding import pad, pad_backward
 from nnl.functions.slicing import slice_op
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from nnl.core.annotations import shown
-from nnl.core.op import Cost, Sample, op
-from nnl.core.spec import check_axes
+from nnl.core.arrays.spec import check_axes
+from nnl.core.ops.annotations import shown
+from nnl.core.ops.op import Cost, Sample, op
 from nnl.functions.arithmetic import add2, add_scalar, mul2, mul_scalar, pow_scalar, sub2
 from nnl.functions.batch_normalization import (
     BatchNormalization,

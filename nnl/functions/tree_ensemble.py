@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core.op import Cost, Sample, op
-from nnl.core.spec import ShapeError, check_rank
+from nnl.core.arrays.spec import ShapeError, check_rank
+from nnl.core.ops.op import Cost, Sample, op
 
 CATEGORY = "Special"
 

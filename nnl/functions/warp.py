@@ -8,8 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from nnl.core.op import OPS, Cost, Sample, op
-from nnl.core.spec import ShapeError, Spec, check_rank
+from nnl.core.arrays.spec import ShapeError, Spec, check_rank
+from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.functions.arithmetic import mul2
 from nnl.functions.deformable_convolution import add_window_positions
 from nnl.functions.layout import held, transpose

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import math
 
-from nnl.core.annotations import flag
-from nnl.core.op import OPS, Cost, Sample, op
-from nnl.core.spec import ShapeError, check_axes, check_axis
+from nnl.core.arrays.spec import ShapeError, check_axes, check_axis
+from nnl.core.ops.annotations import flag
+from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.functions.arithmetic import add2, add_scalar, div2, mul2, pow_scalar, sub2
 from nnl.functions.norm import check_order
 from nnl.functions.reduction import reshape, sum_op

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from nnl import functions as F
-from nnl.core.parameter import get_parameter, get_parameter_or_create
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
+from nnl.core.parameters.parameter import get_parameter, get_parameter_or_create
 
 A, B, SCALE = PARTS = ("lora_A", "lora_B", "lora_scale")
 

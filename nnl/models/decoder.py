@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nnl import functions as F
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
 from nnl.models.stack import (
     Cache,
     Stack,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nnl import functions as F
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
 from nnl.models.adapters import parameter
 from nnl.models.stack import (
     ACTIVATIONS,

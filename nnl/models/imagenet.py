@@ -15,7 +15,7 @@ from typing import Any
 from urllib.error import URLError
 
 from nnl.converters.nnp.graph import NnpLoader, NnpNetwork, NnpNetworkPass
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
 from nnl.data.download import download, get_data_home
 
 URL_BASE = "https://nnabla.org/pretrained-models/nnp_models/"

@@ -11,10 +11,10 @@ import numpy as np
 
 from nnl import functions as F
 from nnl.converters.weights.groups import Groups, calibrated, rounded
-from nnl.core.array import NdArray
-from nnl.core.parameter import get_parameter, pop_parameter, set_parameter
-from nnl.core.spec import Spec
-from nnl.core.variable import Variable
+from nnl.core.arrays.array import NdArray
+from nnl.core.arrays.spec import Spec
+from nnl.core.graph.variable import Variable
+from nnl.core.parameters.parameter import get_parameter, pop_parameter, set_parameter
 
 Array = np.ndarray[Any, Any]
 PARTS = ("codes", "scale", "offset")

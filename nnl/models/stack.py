@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnl import functions as F
-from nnl.core.modes import get_global_recompute, recompute
-from nnl.core.parameter import parameter_scope
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
+from nnl.core.interpreters.switches import get_global_recompute, recompute
+from nnl.core.parameters.parameter import parameter_scope
 from nnl.models import adapters, quantization
 from nnl.models.adapters import parameter, setting
 from nnl.parametric_functions.initializer import ConstantInitializer, NormalInitializer

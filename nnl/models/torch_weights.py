@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from nnl.converters.weights import read_weights
-from nnl.core.parameter import get_parameters
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.parameters.parameter import get_parameters
 
 __all__ = ["load_torch_weights"]
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from nnl import functions as F
-from nnl.core.parameter import parameter_scope
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
+from nnl.core.parameters.parameter import parameter_scope
 from nnl.models.adapters import parameter
 from nnl.models.stack import (
     SIGMA,

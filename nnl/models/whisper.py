@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nnl import functions as F
-from nnl.core.parameter import parameter_scope
+from nnl.core.parameters.parameter import parameter_scope
 from nnl.models.adapters import parameter
 from nnl.models.decoder import Decoder, decoder
 from nnl.models.stack import (

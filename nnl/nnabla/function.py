@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nnl.core.context import Context
-from nnl.core.function import Function
-from nnl.core.modes import context_scope
-from nnl.core.op import OPS
-from nnl.core.python_function import PythonFunction
+from nnl.core.graph.function import Function
+from nnl.core.interpreters.context import Context
+from nnl.core.interpreters.switches import context_scope
+from nnl.core.ops.op import OPS
+from nnl.core.ops.python_function import PythonFunction
 
 __all__ = ["Function", "PythonFunction"]
 

@@ -14,8 +14,8 @@ import numpy as np
 
 import nnl.functions as F
 from nnl.converters.nnp.parameter_files import load_parameters, save_parameters
-from nnl.core.parameter import pop_parameter
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
+from nnl.core.parameters.parameter import pop_parameter
 from nnl.parametric_functions.initializer import (
     ConstantInitializer,
     UniformInitializer,

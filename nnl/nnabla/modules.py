@@ -8,8 +8,8 @@ from typing import Any
 
 import nnl.functions as F
 import nnl.parametric_functions as PF
-from nnl.core.spec import ShapeError
-from nnl.core.variable import Variable
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.graph.variable import Variable
 from nnl.parametric_functions.module import Module
 
 Sizes = int | Sequence[int]

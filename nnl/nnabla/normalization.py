@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.core.parameter import get_parameter_or_create
-from nnl.core.spec import ShapeError
-from nnl.core.variable import Variable
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.graph.variable import Variable
+from nnl.core.parameters.parameter import get_parameter_or_create
 from nnl.parametric_functions.initializer import ConstantInitializer
 
 

@@ -14,17 +14,17 @@ from typing import Any
 # package. Where names follow a colon, only these are taken.
 PATHS: dict[str, tuple[str, ...]] = {
     "_init": ("nnl.ext.host_device",),
-    "_nd_array": ("nnl.core.array",),
-    "_variable": ("nnl.core.variable", "nnl.core.context", "nnl.communicators"),
+    "_nd_array": ("nnl.core.arrays.array",),
+    "_variable": ("nnl.core.graph.variable", "nnl.core.interpreters.context", "nnl.communicators"),
     "_version": ("nnl",),
-    "auto_forward": ("nnl.core.modes",),
-    "backward_functions": ("nnl.core.grad_rules",),
-    "callback": ("nnl.core.callback",),
+    "auto_forward": ("nnl.core.interpreters.switches",),
+    "backward_functions": ("nnl.core.graph.grad_rules",),
+    "callback": ("nnl.core.interpreters.callback",),
     "communicator": ("nnl.communicators",),
     "config": ("nnl.data.settings",),
     "context": (
-        "nnl.core.context: Context",
-        "nnl.core.modes: context_scope get_current_context set_default_context",
+        "nnl.core.interpreters.context: Context",
+        "nnl.core.interpreters.switches: context_scope get_current_context set_default_context",
     ),
     "contrib": (),
     "contrib.context": ("nnl.ext",),
@@ -47,11 +47,11 @@ PATHS: dict[str, tuple[str, ...]] = {
     "experimental.parametric_function_class.module": ("nnl.nnabla.layers",),
     "experimental.parametric_function_classes": ("nnl.nnabla.layers",),
     "experimental.tb_graph_writer": ("nnl.nnabla.tensorboard",),
-    "experimental.viewers": ("nnl.graph.drawing",),
+    "experimental.viewers": ("nnl.graph.printing.drawing",),
     "ext_utils": ("nnl.ext: get_extension_context import_extension_module list_extensions",),
     "function": ("nnl.nnabla.function",),
     "function_bases": ("nnl.functions",),
-    "grad": ("nnl.core.grad",),
+    "grad": ("nnl.core.graph.grad",),
     "graph_def": (
         "nnl.converters.nnp.graph_capture: create_graph_from_variable",
         "nnl.converters.nnp.graph_def: ProtoFunction ProtoGraph ProtoNetwork ProtoVariable",
@@ -60,7 +60,7 @@ PATHS: dict[str, tuple[str, ...]] = {
         "nnl.converters.nnp.graph_recorder: get_default_graph get_default_graph_by_variable graph"
         " graph_name reset_default_graph",
     ),
-    "initializer": ("nnl.parametric_functions.initializer", "nnl.core: random"),
+    "initializer": ("nnl.parametric_functions.initializer", "nnl.core.interpreters: random"),
     "lms": ("nnl.nnabla.lms",),
     "monitor": ("nnl.training.monitor",),
     "normalization_functions": (
@@ -72,9 +72,9 @@ PATHS: dict[str, tuple[str, ...]] = {
         " _init_beta_gamma",
     ),
     "numpy_compat_functions": ("nnl.functions.affine",),
-    "parameter": ("nnl.core.parameter",),
-    "random": ("nnl.core.random",),
-    "recompute": ("nnl.core.modes",),
+    "parameter": ("nnl.core.parameters.parameter",),
+    "random": ("nnl.core.interpreters.random",),
+    "recompute": ("nnl.core.interpreters.switches",),
     "solver": ("nnl.solvers",),
     "testing": ("nnl.nnabla.testing",),
     "utils": (),
@@ -103,7 +103,7 @@ PATHS: dict[str, tuple[str, ...]] = {
         "nnl.data.source_simple: ConcatDataSource SimpleDataSource",
     ),
     "utils.data_source_loader": ("nnl.data.download: download get_data_home", "nnl.data.loader"),
-    "utils.dlpack": ("nnl.core.dlpack",),
+    "utils.dlpack": ("nnl.core.arrays.dlpack",),
     "utils.download": ("nnl.data.download",),
     "utils.factorization": (),
     "utils.factorization.cpd": ("nnl.parametric_functions.cpd",),
@@ -126,7 +126,7 @@ PATHS: dict[str, tuple[str, ...]] = {
     ),
     "utils.rnn": ("nnl.nnabla.rnn",),
     "utils.save": ("nnl.converters.nnp.writer: create_proto save",),
-    "variable": ("nnl.core.variable", "nnl.core.context"),
+    "variable": ("nnl.core.graph.variable", "nnl.core.interpreters.context"),
 }
 
 # Names that are functions of nnl as well: importing them later would put the module in its place.

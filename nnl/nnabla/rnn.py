@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
 
 
 class PackedSequence:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from nnl.core.function import Function
-from nnl.core.graph import Value, capture
-from nnl.core.parameter import get_parameters
-from nnl.core.variable import Variable
+from nnl.core.graph.function import Function
+from nnl.core.graph.node import Value, capture
+from nnl.core.graph.variable import Variable
+from nnl.core.parameters.parameter import get_parameters
 
 try:
     from tensorboardX import SummaryWriter

@@ -6,7 +6,8 @@ where they are made on the first call: `PF.affine(x, 10, name="fc")` uses fc/aff
 fc/affine/b. The argument `name` opens a scope around the function's own.
 """
 
-from nnl.core.parameter import (
+from nnl.core.ops.suggest import module_getattr
+from nnl.core.parameters.parameter import (
     clear_parameters,
     get_current_parameter_scope,
     get_parameter,
@@ -16,7 +17,6 @@ from nnl.core.parameter import (
     pop_parameter,
     set_parameter,
 )
-from nnl.core.suggest import module_getattr
 from nnl.parametric_functions.activation import prelu
 from nnl.parametric_functions.affine import affine, embed, svd_affine
 from nnl.parametric_functions.api import parametric_function_api

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
-from nnl.core.annotations import checker, shown
-from nnl.core.parameter import CALLS, name_layer
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.ops.annotations import checker, shown
+from nnl.core.parameters.parameter import CALLS, name_layer
 
 Description = tuple[str, str, str, bool]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nnl.core.parameter import get_parameter_or_create
+from nnl.core.parameters.parameter import get_parameter_or_create
 from nnl.parametric_functions.initializer import ZERO
 from nnl.parametric_functions.variants import Layer, variant
 

@@ -11,10 +11,16 @@ from functools import wraps
 from types import FunctionType
 from typing import Any
 
-from nnl.core.context import STATE
-from nnl.core.parameter import FILES, Scope, get_parameters, parameter_scope, set_parameter
-from nnl.core.suggest import MODULE, knows_elsewhere
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
+from nnl.core.interpreters.context import STATE
+from nnl.core.ops.suggest import MODULE, knows_elsewhere
+from nnl.core.parameters.parameter import (
+    FILES,
+    Scope,
+    get_parameters,
+    parameter_scope,
+    set_parameter,
+)
 
 __all__ = ["Module", "ParamMemo", "Sequential", "insert_parent_name"]
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from nnl import functions as F
-from nnl.core.parameter import get_parameter_or_create
+from nnl.core.parameters.parameter import get_parameter_or_create
 from nnl.parametric_functions.variants import Layer, variant
 
 __all__ = [

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from nnl import functions as F
-from nnl.core.annotations import Input, checked
-from nnl.core.limits import check_sizes
-from nnl.core.parameter import get_parameter_or_create
-from nnl.core.spec import ShapeError, Spec
-from nnl.core.variable import Variable
+from nnl.core.arrays.spec import ShapeError, Spec
+from nnl.core.graph.variable import Variable
+from nnl.core.interpreters.resources import check_sizes
+from nnl.core.ops.annotations import Input, checked
+from nnl.core.parameters.parameter import get_parameter_or_create
 from nnl.parametric_functions.affine import affine
 from nnl.parametric_functions.api import parametric_function_api
 from nnl.parametric_functions.initializer import ZERO, glorot

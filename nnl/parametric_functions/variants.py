@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from nnl import functions as F
-from nnl.core.annotations import Input
-from nnl.core.parameter import get_parameter_or_create
+from nnl.core.ops.annotations import Input
+from nnl.core.parameters.parameter import get_parameter_or_create
 from nnl.parametric_functions.affine import _sizes
 from nnl.parametric_functions.api import parametric_function_api
 from nnl.parametric_functions.convolution import _divided, _inmaps

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.annotations import flag, shown
-from nnl.core.callback import SOLVER_HOOKS
-from nnl.core.context import STATE
-from nnl.core.dispatch import bind, execute
-from nnl.core.lists import LISTS
-from nnl.core.once import warn_once
-from nnl.core.op import OPS, Op
-from nnl.core.spec import ShapeError, Spec
-from nnl.core.suggest import SOLVER, knows_elsewhere
-from nnl.core.variable import Variable
+from nnl.core.arrays.bulk import LISTS
+from nnl.core.arrays.spec import ShapeError, Spec
+from nnl.core.graph.variable import Variable
+from nnl.core.interpreters.callback import SOLVER_HOOKS
+from nnl.core.interpreters.context import STATE
+from nnl.core.interpreters.dispatch import bind, execute
+from nnl.core.ops.annotations import flag, shown
+from nnl.core.ops.op import OPS, Op
+from nnl.core.ops.suggest import SOLVER, knows_elsewhere
+from nnl.core.parameters.warn_once import warn_once
 from nnl.solvers.gradient import change, has_inf, has_inf_or_nan, has_nan, order_of
 from nnl.solvers.hyperparameters import check_names, checked, not_negative, number
 from nnl.solvers.states import Stated

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.array import NdArray
-from nnl.core.context import REORDERED, STATE
-from nnl.core.dispatch import bind
-from nnl.core.op import Cost, Op, Sample, op
-from nnl.core.spec import check_same_shape
-from nnl.core.variable import Variable
+from nnl.core.arrays.array import NdArray
+from nnl.core.arrays.spec import check_same_shape
+from nnl.core.graph.variable import Variable
+from nnl.core.interpreters.context import REORDERED, STATE
+from nnl.core.interpreters.dispatch import bind
+from nnl.core.ops.op import Cost, Op, Sample, op
 from nnl.solvers.rule import norm
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.context import half_type
-from nnl.core.op import OPS, Cost, Sample, op
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.interpreters.context import half_type
+from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.solvers import (  # noqa: F401  (the rules)
     adagrad,
     adam,

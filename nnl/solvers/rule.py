@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.op import Cost, Sample, op
-from nnl.core.spec import ShapeError, Spec
+from nnl.core.arrays.spec import ShapeError, Spec
+from nnl.core.ops.op import Cost, Sample, op
 
 BLOCK = 1 << 15  # elements; the five or so float32 arrays of a rule then stay in a 1 MiB cache
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.array import NdArray
-from nnl.core.context import STATE
-from nnl.core.dispatch import apply
-from nnl.core.graph import Value
-from nnl.core.op import OPS, Cost, Sample, op
-from nnl.core.spec import Spec
-from nnl.core.variable import Variable
+from nnl.core.arrays.array import NdArray
+from nnl.core.arrays.spec import Spec
+from nnl.core.graph.node import Value
+from nnl.core.graph.variable import Variable
+from nnl.core.interpreters.context import STATE
+from nnl.core.interpreters.dispatch import apply
+from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.solvers.base import Solver
 from nnl.solvers.hyperparameters import not_negative
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.spec import ShapeError
-from nnl.core.variable import Variable
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.graph.variable import Variable
 
 # Extension -> (save, load), called with (solver, path); nnl.converters fills it.
 STATE_FILES: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {}

@@ -21,9 +21,9 @@ from nnl.converters.nnp.parameter_files import Stored, stored_bytes
 from nnl.converters.nnp.solver_files import write_h5
 from nnl.converters.nnp.training_reader import restore_optimizer_state
 from nnl.converters.nnp.writer import VERSION, archive, to_text
-from nnl.core import random as nnl_random
-from nnl.core.atomic import replacing
-from nnl.core.parameter import get_parameters
+from nnl.core.interpreters import random as nnl_random
+from nnl.core.parameters.atomic import replacing
+from nnl.core.parameters.parameter import get_parameters
 
 BEST, BETWEEN, CURRENT = "results.nnp", "checkpoint.nnp", "results_current_{}.nnp"
 REPORT = "monitoring_report.yml"

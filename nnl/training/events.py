@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-from nnl.core.atomic import replacing
+from nnl.core.parameters.atomic import replacing
 
 logger = logging.getLogger("nnl")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
 from nnl.data.iterator import DataIterator
 from nnl.training.team import Team
 

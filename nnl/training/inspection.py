@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.array import NdArray
-from nnl.core.atomic import replacing
-from nnl.core.function import Function
-from nnl.core.graph import Node
-from nnl.core.parameter import get_parameters
-from nnl.core.variable import Variable
+from nnl.core.arrays.array import NdArray
+from nnl.core.graph.function import Function
+from nnl.core.graph.node import Node
+from nnl.core.graph.variable import Variable
+from nnl.core.parameters.atomic import replacing
+from nnl.core.parameters.parameter import get_parameters
 from nnl.ext import import_extension_module
 
 Hook = Callable[[Function], None]

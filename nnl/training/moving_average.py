@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from nnl.core.array import NdArray
-from nnl.core.variable import Variable
+from nnl.core.arrays.array import NdArray
+from nnl.core.graph.variable import Variable
 
 __all__ = ["MovingAverage"]
 

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TextIO
 
-from nnl.core.function import Function
-from nnl.core.parameter import get_parameters
-from nnl.core.variable import Variable
+from nnl.core.graph.function import Function
+from nnl.core.graph.variable import Variable
+from nnl.core.parameters.parameter import get_parameters
 from nnl.ext import import_extension_module
 
 UNITS = {"m": 1e3, "u": 1e6, "n": 1e9}  # per second

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.array import NdArray
-from nnl.core.context import Context
+from nnl.core.arrays.array import NdArray
+from nnl.core.interpreters.context import Context
 
 
 class Team:

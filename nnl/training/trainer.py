@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnl.core.parameter import get_parameters
-from nnl.core.random import set_function_seed
-from nnl.core.variable import Variable, forward_all
+from nnl.core.graph.variable import Variable, forward_all
+from nnl.core.interpreters.random import set_function_seed
+from nnl.core.parameters.parameter import get_parameters
 from nnl.data.iterator import DataIterator
 from nnl.training.checkpoints import Checkpoints
 from nnl.training.feeding import Feed, rows_of

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nnl.console.pictures import png
+from nnl.console.data.pictures import png
 from tests.browser.drawing import layer
 from tests.browser.running import table
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nnl.console.building import build
-from nnl.console.samples import digits
-from nnl.console.training import Data
-from nnl.console.training import export as write
+from nnl.console.documents.building import build
+from nnl.console.documents.samples import digits
+from nnl.console.trials.training import Data
+from nnl.console.trials.training import export as write
 from nnl.converters.nnp.parameter_files import Stored
 from nnl.graph import load_program
 from tests.browser.drawing import layer, names, settle, total

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nnl.console.pictures import png
+from nnl.console.data.pictures import png
 from tests.browser.conftest import Server
 from tests.browser.files import bring, drop
 from tests.browser.running import finished, table

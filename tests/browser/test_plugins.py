@@ -18,7 +18,7 @@ expect = sync_api.expect
 PLUGIN = '''"""Shows a sample with its pixels turned around."""
 import argparse
 
-from nnl.console.explaining import sample, write_map
+from nnl.console.trials.explaining import sample, write_map
 
 parser = argparse.ArgumentParser(description="Turned: a sample upside down.")
 parser.add_argument("-d", "--dataset", required=True, help="data set (csv)")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nnl.console.samples import digits
-from nnl.console.training import export
+from nnl.console.documents.samples import digits
+from nnl.console.trials.training import export
 from tests.browser.files import drop
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -6,8 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from nnl.console.samples import project_of
-from nnl.console.state import Console
+from nnl.console.documents.samples import project_of
+from nnl.console.server.state import Console
 from tests.browser.conftest import PATIENCE_MS, Server
 
 

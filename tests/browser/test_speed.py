@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from nnl.console.samples import resnet_152
+from nnl.console.documents.samples import resnet_152
 from tests.browser.drawing import settle
 
 NODES = 517  # with the labels and the loss

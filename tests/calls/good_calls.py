@@ -18,7 +18,7 @@ import nnl.functions as F
 import nnl.initializer as I
 import nnl.parametric_functions as PF
 import nnl.solvers as S
-from nnl.core.op import OPS, Op
+from nnl.core.ops.op import OPS, Op
 from nnl.utils.data_iterator import data_iterator_simple
 from tests.parametric_functions import layers
 from tests.solvers.cases import CASES as SOLVERS

@@ -21,8 +21,8 @@ import nnl.parametric_functions as PF
 from nnl import models
 from nnl.cli.completion import SHELLS
 from nnl.cli.main import main
-from nnl.core.op import OPS
-from nnl.graph.costs import PRODUCTS
+from nnl.core.ops.op import OPS
+from nnl.graph.program.costs import PRODUCTS
 from nnl.utils.save import save
 from tests.cli.test_convert import write_network
 
@@ -216,7 +216,7 @@ def test_functions_that_onnx_writes_as_their_parts_are_supported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("onnx")
-    from nnl.converters.onnx.export_table import export_rows
+    from nnl.converters.onnx.exporting.table import export_rows
 
     listed = output(capsys, "function_info", "-f", "ONNX").split()
     assert listed == sorted({OPS[name].nnp for name, since, _ in export_rows() if since})
@@ -279,7 +279,7 @@ def test_a_lack_of_memory_names_the_file(
     def none(*_: Any) -> Any:
         raise MemoryError("Unable to allocate 9 GiB")
 
-    monkeypatch.setattr("nnl.cli.view.read_model", none)
+    monkeypatch.setattr("nnl.cli.networks.view.read_model", none)
     assert main(["view", "m.onnx"]) == 5
     want = "nnl view: error: m.onnx: there is not enough memory: Unable to allocate 9 GiB"
     assert want in capsys.readouterr().err

@@ -15,8 +15,8 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
-from nnl.cli import profile
 from nnl.cli.main import main
+from nnl.cli.training import profile
 from tests.cli.training_files import normalized, write_training_file
 
 

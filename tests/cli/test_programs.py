@@ -14,7 +14,7 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl.cli.main import main
-from nnl.core import safetensors
+from nnl.core.parameters import safetensors
 from nnl.utils.save import save
 from tests.cli.test_convert import code_of, write_network
 from tests.graph.saved import training_step
@@ -114,12 +114,12 @@ def test_verify_sees_a_program_that_is_not_its_source(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    wrong = nn.graph.programs.Programs.run
+    wrong = nn.graph.program.files.Programs.run
 
     def run_otherwise(self, *args, **inputs):
         return {k: v + 1 for k, v in wrong(self, *args, **inputs).items()}
 
-    monkeypatch.setattr(nn.graph.programs.Programs, "run", run_otherwise)
+    monkeypatch.setattr(nn.graph.program.files.Programs, "run", run_otherwise)
     assert run("convert", file, tmp_path / "o.nnlp", "--verify") == 1
     assert "differs from its source" in capsys.readouterr().err
     assert not (tmp_path / "o.nnlp").exists()

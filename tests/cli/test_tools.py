@@ -20,7 +20,7 @@ import nnl.monitor as M
 import nnl.parametric_functions as PF
 from nnl.cli import doctor
 from nnl.cli.main import COMMANDS, EXAMPLES, main, parser
-from nnl.cli.optimize import Optimized
+from nnl.cli.networks.optimize import Optimized
 from nnl.converters.formats import read_model
 from nnl.utils.save import save
 from tests.cli.test_convert import write_network
@@ -264,7 +264,7 @@ def test_help_comes_without_the_framework() -> None:
     code += "except SystemExit: print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.splitlines()[-1].split())
-    assert not loaded & {"numpy", "nnl.core", "nnl.cli.train", "nnl.cli.convert"}
+    assert not loaded & {"numpy", "nnl.core", "nnl.cli.training.train", "nnl.cli.networks.convert"}
 
 
 def test_an_interrupt_before_the_command_began_is_one_line() -> None:
@@ -272,7 +272,7 @@ def test_an_interrupt_before_the_command_began_is_one_line() -> None:
 import sys
 class Interrupted:
     def find_spec(self, name, path=None, target=None):
-        if name == "nnl.cli.train":
+        if name == "nnl.cli.training.train":
             raise KeyboardInterrupt
 sys.meta_path.insert(0, Interrupted())
 sys.argv = ["nnl", "train", "-c", "x.nnp", "-o", "out"]

@@ -15,7 +15,7 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 from nnl.cli.main import main
 from nnl.converters.model import Model, Network
-from nnl.converters.onnx import exporter
+from nnl.converters.onnx.exporting import exporter
 from nnl.utils.load import load
 from nnl.utils.save import save
 from tests.cli.test_convert import run, write_network

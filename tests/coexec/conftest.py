@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import nnl as nn
-from nnl.coexec.running import Running
+from nnl.coexec.plans.running import Running
 from tests.coexec.schedules import Schedule, use
 
 
@@ -24,8 +24,8 @@ def alone(monkeypatch: Any) -> Any:
 @pytest.fixture(autouse=True)
 def plans_at_once(monkeypatch: Any) -> None:
     """Every step is followed, and every path that comes again has a plan: these are tested."""
-    monkeypatch.setattr("nnl.coexec.watch.OFTEN", 0)
-    monkeypatch.setattr("nnl.coexec.paths.runs_before_plan", lambda *what: 1)
+    monkeypatch.setattr("nnl.coexec.policy.watch.OFTEN", 0)
+    monkeypatch.setattr("nnl.coexec.plans.paths.runs_before_plan", lambda *what: 1)
 
 
 @pytest.fixture

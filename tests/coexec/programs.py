@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nnl.coexec.cursor import Cursor, mismatch
-from nnl.coexec.dag import Dag, Node
-from nnl.coexec.loops import Location, Locations
-from nnl.coexec.trace_graph import Item, TraceGraph
+from nnl.coexec.tracing.cursor import Cursor, mismatch
+from nnl.coexec.tracing.dag import Dag, Node
+from nnl.coexec.tracing.loops import Location, Locations
+from nnl.coexec.tracing.trace_graph import Item, TraceGraph
 
 
 @dataclass(eq=False)

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import nnl as nn
-from nnl.coexec.running import Running
+from nnl.coexec.plans.running import Running
 from nnl.ext.native import library
-from nnl.graph.plan import Plan
-from nnl.graph.program import SPACE
+from nnl.graph.plan.plan import Plan
+from nnl.graph.program.program import SPACE
 
 native = pytest.mark.skipif(library() is None, reason="needs the native engine")
 plain = partial(nn.coexecute, ahead=0)
@@ -114,6 +114,6 @@ def use(schedule: Schedule, monkeypatch: Any) -> None:
         self.binding.point(self)
         executor.start(self, 0, 0, copies)
 
-    monkeypatch.setattr("nnl.coexec.paths.runs_by_itself", runs_by_itself)
+    monkeypatch.setattr("nnl.coexec.plans.paths.runs_by_itself", runs_by_itself)
     monkeypatch.setattr(Plan, "start", begin)
     monkeypatch.setattr(Running, "executor", schedule)

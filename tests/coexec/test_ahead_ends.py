@@ -19,8 +19,8 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 import nnl.solvers as S
-from nnl.coexec.pace import FIRST, LASTS, ROUND, ROUNDS, Pace
-from nnl.coexec.whole import whole
+from nnl.coexec.deferring.uninterrupted import whole
+from nnl.coexec.policy.running_ahead import FIRST, LASTS, ROUND, ROUNDS, Pace
 from tests.coexec.schedules import Schedule, ahead, in_thread, native
 from tests.coexec.steps import variable
 
@@ -233,8 +233,8 @@ def test_other_threads_read_all_the_time() -> None:
 def choice(monkeypatch: Any) -> Any:
     """What it decides, step by step: a run takes so long, Python between two, and to start it."""
     busy = [0.0]
-    monkeypatch.setattr("nnl.coexec.pace.process_time", lambda: busy[0])
-    monkeypatch.setattr("nnl.coexec.pace.CORES", 2)
+    monkeypatch.setattr("nnl.coexec.policy.running_ahead.process_time", lambda: busy[0])
+    monkeypatch.setattr("nnl.coexec.policy.running_ahead.CORES", 2)
     return partial(chosen, busy)
 
 

@@ -11,7 +11,7 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 import nnl.solvers as S
-from nnl.graph.eager import backward_now
+from nnl.graph.execution.eager import backward_now
 from tests.coexec.steps import Trainer, same, variable
 
 
@@ -58,7 +58,7 @@ def test_a_value_read_before_backward_costs_no_rules(monkeypatch: Any) -> None:
         passes.append(1)
         backward_now(*args, **kw)
 
-    monkeypatch.setattr("nnl.coexec.backward.backward_now", counted)
+    monkeypatch.setattr("nnl.coexec.deferring.backward.backward_now", counted)
 
     def train(wrap: Any) -> list[Any]:
         trainer, seen = Trainer(S.Momentum(0.1), norm=True), []

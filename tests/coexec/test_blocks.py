@@ -13,7 +13,7 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
-from nnl.coexec.paths import Paths
+from nnl.coexec.plans.paths import Paths
 from nnl.ext.native import library
 from tests.coexec.random_programs import outcome
 from tests.coexec.steps import variable
@@ -24,7 +24,7 @@ CONTEXTS = ["numpy:float", *(["cpu:float"] if library() is not None else [])]
 @pytest.fixture(autouse=True)
 def only_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks get plans when they come again, and whole paths never do."""
-    monkeypatch.setattr("nnl.coexec.worth.PLAN", 0.0)
+    monkeypatch.setattr("nnl.coexec.policy.payoff.PLAN", 0.0)
     monkeypatch.setattr(Paths, "_pays", lambda self, end, path, given: end.plan is not None)
 
 
@@ -190,7 +190,7 @@ def _dags(dag: Any) -> list[Any]:
 def test_where_there_are_too_many_plans_all_begin_again(
     context: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nnl.coexec.blocks.MOST", 2)
+    monkeypatch.setattr("nnl.coexec.plans.blocks.MOST", 2)
     report = alike([2, 3] * 5, [(bool(k % 2), k % 3 == 0, False) for k in range(10)], context)
     assert len(report._paths.blocks.planned) <= 2 < report.block_plans
 

@@ -17,9 +17,9 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 import nnl.solvers as S
-from nnl.core.context import STATE
-from nnl.core.interpreter import EAGER
-from nnl.core.python_function import PythonFunction
+from nnl.core.interpreters.context import STATE
+from nnl.core.interpreters.interpreter import EAGER
+from nnl.core.ops.python_function import PythonFunction
 from tests.coexec.steps import Trainer, same, train, variable
 
 
@@ -219,7 +219,7 @@ def test_errors_are_those_of_dynamic_mode() -> None:
             co()
         assert str(found.value).split(": ")[-1] == str(wanted.value).split(": ")[-1]
         assert str(found.value).startswith("embed (test_coexecution.py:")
-    with pytest.raises(nn.core.spec.ShapeError, match=r"add2: .*\[3, 2\]"), nn.coexecution():
+    with pytest.raises(nn.core.arrays.spec.ShapeError, match=r"add2: .*\[3, 2\]"), nn.coexecution():
         x + variable(2, 3)
 
 
@@ -406,7 +406,7 @@ def test_nothing_of_the_caller_stays() -> None:
 
 
 def test_old_plans_go_and_come_again(monkeypatch: Any) -> None:
-    monkeypatch.setattr("nnl.coexec.paths.MOST_PLANS", 2)
+    monkeypatch.setattr("nnl.coexec.plans.paths.MOST_PLANS", 2)
     steps = nn.coexecution()
     for n in (2, 3, 4) * 4:
         with steps:
@@ -418,7 +418,7 @@ def test_old_plans_go_and_come_again(monkeypatch: Any) -> None:
 
 
 def test_too_many_places_are_forgotten(monkeypatch: Any) -> None:
-    monkeypatch.setattr("nnl.coexec.paths.MOST_PLACES", 10)
+    monkeypatch.setattr("nnl.coexec.plans.paths.MOST_PLACES", 10)
     steps = nn.coexecution()
     for n in range(40):
         with steps:

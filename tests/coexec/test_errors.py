@@ -20,7 +20,7 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 import nnl.solvers as S
-from nnl.coexec.paths import PathPlan
+from nnl.coexec.plans.paths import PathPlan
 from nnl.training.inspection import NanInfTracer
 from tests.coexec.steps import Trainer, variable
 

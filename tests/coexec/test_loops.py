@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from nnl.coexec.loops import Location, Locations, _handlers, advance, trips
-from nnl.coexec.trace_graph import TraceGraph
+from nnl.coexec.tracing.loops import Location, Locations, _handlers, advance, trips
+from nnl.coexec.tracing.trace_graph import TraceGraph
 from tests.coexec.programs import Calls, Recorder, Source, check, dags, explained, follow, traced
 
 Step = Callable[..., Any]

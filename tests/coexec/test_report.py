@@ -13,9 +13,9 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
-from nnl.coexec.paths import PathPlan
-from nnl.coexec.worth import runs_before_plan
-from nnl.core.op import OPS
+from nnl.coexec.plans.paths import PathPlan
+from nnl.coexec.policy.payoff import runs_before_plan
+from nnl.core.ops.op import OPS
 from nnl.ext_utils import get_extension_context
 from tests.coexec.steps import Step, Trainer, train, variable
 
@@ -148,8 +148,8 @@ def test_a_number_of_rounds_that_was_not_seen_is_no_new_trace() -> None:
 def test_many_paths_have_plans_only_where_these_save_something(
     monkeypatch: pytest.MonkeyPatch, width: int, beyond: float, planned: int
 ) -> None:
-    monkeypatch.setattr("nnl.coexec.paths.runs_before_plan", runs_before_plan)
-    monkeypatch.setattr("nnl.coexec.blocks.BEYOND", beyond)
+    monkeypatch.setattr("nnl.coexec.plans.paths.runs_before_plan", runs_before_plan)
+    monkeypatch.setattr("nnl.coexec.plans.blocks.BEYOND", beyond)
     nn.clear_parameters()
     made = []
     init = PathPlan.__init__
@@ -167,7 +167,7 @@ def test_functions_that_do_not_say_what_they_cost_have_plans_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A user's own function needs no `cost`."""
-    monkeypatch.setattr("nnl.coexec.paths.runs_before_plan", runs_before_plan)
+    monkeypatch.setattr("nnl.coexec.plans.paths.runs_before_plan", runs_before_plan)
     monkeypatch.delattr(OPS["affine"].attrs_class.__mro__[1], "cost")
     step = nn.coexecute(lambda x: F.affine(x, variable(3, 2, seed=1)))
     found = [step(variable(4, 3)).d.copy() for _ in range(20)]

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from nnl.coexec.cursor import Cursor
-from nnl.coexec.loops import Locations
-from nnl.coexec.trace_graph import Item, TraceGraph
-from nnl.core.op import OPS
+from nnl.coexec.tracing.cursor import Cursor
+from nnl.coexec.tracing.loops import Locations
+from nnl.coexec.tracing.trace_graph import Item, TraceGraph
+from nnl.core.ops.op import OPS
 from tests.coexec.programs import NONE, Attrs, Calls, check, explained, follow, paths
 
 

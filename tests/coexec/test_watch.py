@@ -13,10 +13,10 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 import nnl.solvers as S
-from nnl.coexec import watch as watching
-from nnl.coexec.watch import Counts, Watch
-from nnl.core.context import using
-from nnl.core.deferring import Deferring
+from nnl.coexec.policy import watch as watching
+from nnl.coexec.policy.watch import Counts, Watch
+from nnl.core.interpreters.context import using
+from nnl.core.interpreters.deferring import Deferring
 from tests.coexec.steps import variable
 
 OFTEN = 4

@@ -19,7 +19,7 @@ from nnl.communicators.callback import CommunicatorBackwardCallback, describe
 from nnl.communicators.channel import Channel
 from nnl.communicators.mpi import STARTED_BY, import_mpi, rounds, timeout_s
 from nnl.communicators.nccl import DTYPES, dtype_name, gpu_of
-from nnl.core.spec import Spec
+from nnl.core.arrays.spec import Spec
 from nnl.ext_utils import get_extension_context
 from nnl.utils import communicator_util
 
@@ -151,7 +151,7 @@ def test_the_back_end_that_is_asked_for_must_exist(monkeypatch: pytest.MonkeyPat
         ),
         (
             lambda c, x: c.reduce_scatter([array(1)], x),
-            nn.core.spec.ShapeError,
+            nn.core.arrays.spec.ShapeError,
             r"reduce_scatter: ndarray_list\[0\] is float32\[1\], but ndarray is float32\[2\]",
         ),
         (

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from nnl.cli import rank as rank_module
-from nnl.cli.rank import LINK, die_with_parent, link_to_launcher, signal_name
+from nnl.cli.training import rank as rank_module
+from nnl.cli.training.rank import LINK, die_with_parent, link_to_launcher, signal_name
 from tests.communicators.ranks import ROOT, finish, need_mpi, start
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")

@@ -34,7 +34,7 @@ class Browser:
 
 @pytest.fixture
 def console(tmp_path):
-    from nnl.console.state import Console
+    from nnl.console.server.state import Console
 
     made = Console(tmp_path / "folder")
     yield made
@@ -44,7 +44,7 @@ def console(tmp_path):
 @pytest.fixture
 def guard(console):
     pytest.importorskip("fastapi")
-    from nnl.console.server import guarded
+    from nnl.console.server.server import guarded
 
     return guarded(console, "127.0.0.1", 8000)
 
@@ -74,7 +74,7 @@ def browser_of():
 
     def opened(console):
         pytest.importorskip("fastapi")
-        from nnl.console.server import guarded
+        from nnl.console.server.server import guarded
 
         guard = guarded(console, "127.0.0.1", 8000)
         client = client_of(guard)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Documents that the tests draw."""
 
-from nnl.console.document import Document, Net
-from nnl.console.palette import layers
+from nnl.console.documents.document import Document, Net
+from nnl.console.palette.palette import layers
 
 
 def chain(*given, loss=None):

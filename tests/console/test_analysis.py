@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import nnl as nn
-from nnl.console.analysis import analyse
-from nnl.console.code import code
-from nnl.console.document import Document, Edge, Invalid, Net, parse
-from nnl.console.palette import CATEGORIES, layers, schema
-from nnl.console.training import Data, write_training
+from nnl.console.documents.code import code
+from nnl.console.documents.document import Document, Edge, Invalid, Net, parse
+from nnl.console.palette.analysis import analyse
+from nnl.console.palette.palette import CATEGORIES, layers, schema
+from nnl.console.trials.training import Data, write_training
 from tests.console.networks import chain, lenet, named
 
 
@@ -168,7 +168,7 @@ def test_units_are_placed_where_they_are_used_with_parameters_of_their_own():
 
 
 def test_units_in_units_do_not_fill_memory(monkeypatch):
-    monkeypatch.setattr("nnl.console.building.MAX_NODES", 500)
+    monkeypatch.setattr("nnl.console.documents.building.MAX_NODES", 500)
     document = chain(("Input", "x", {"shape": [2]}))
     document.main.add("Unit", "u", {"network": "u0"})
     for i in range(14):  # 5^14 nodes if nobody counted

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from nnl.cli.main import main
-from nnl.console.document import parse
-from nnl.console.quick import add_loss
-from nnl.console.searches import Searches
-from nnl.console.state import Console
-from nnl.console.trials import NNL
+from nnl.console.documents.document import parse
+from nnl.console.documents.ready_models import add_loss
+from nnl.console.server.state import Console
+from nnl.console.trials.searches import Searches
+from nnl.console.trials.trials import NNL
 from nnl.converters.formats import read_model
 from nnl.converters.nnp.archive import read_files
 from tests.console.networks import chain
@@ -223,7 +223,7 @@ def test_a_loss_is_added_that_fits_the_data():
 
 
 def test_folders_of_pictures_become_data_sets(browser):
-    from nnl.console.pictures import png
+    from nnl.console.data.pictures import png
 
     image = png(np.zeros((4, 4), np.uint8))
     members = {f"all/{name}/{i}.png": image for name in ("cat", "dog") for i in range(5)}

@@ -7,10 +7,10 @@ import time
 import numpy as np
 import pytest
 
-from nnl.console.errors import Refused
-from nnl.console.evaluation import Results, confusion, table
-from nnl.console.inferring import infer
-from nnl.console.state import Console
+from nnl.console.server.errors import Refused
+from nnl.console.server.state import Console
+from nnl.console.trials.evaluation import Results, confusion, table
+from nnl.console.trials.inferring import infer
 from nnl.converters.nnp.parameter_files import Stored, stored_bytes
 from tests.console.networks import chain
 

@@ -13,15 +13,15 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
-from nnl.console.analysis import analyse
-from nnl.console.building import build
-from nnl.console.diff import diff
-from nnl.console.errors import Refused
-from nnl.console.reading import of_network, read
-from nnl.console.samples import digits, resnet_152
-from nnl.console.tables import sized
-from nnl.console.training import Data, DocumentModel, export, result, write_training
-from nnl.console.uploads import tables
+from nnl.console.data.tables import sized
+from nnl.console.data.uploads import tables
+from nnl.console.documents.building import build
+from nnl.console.documents.diff import diff
+from nnl.console.documents.reading import of_network, read
+from nnl.console.documents.samples import digits, resnet_152
+from nnl.console.palette.analysis import analyse
+from nnl.console.server.errors import Refused
+from nnl.console.trials.training import Data, DocumentModel, export, result, write_training
 from nnl.converters.formats import read_model
 from nnl.converters.model import Network
 from nnl.converters.nnp.parameter_files import Stored
@@ -260,7 +260,7 @@ def archive(members):
 
 
 def pictures(count=10):
-    from nnl.console.pictures import png
+    from nnl.console.data.pictures import png
 
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (count, 6, 4), np.uint8)

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from nnl.console import optimizers
-from nnl.console.formulas import plain
-from nnl.console.palette import layers
+from nnl.console.documents import optimizers
+from nnl.console.palette.formulas import plain
+from nnl.console.palette.palette import layers
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from __future__ import annotations
 import inspect
 
 import nnl.solvers as S
-from nnl.console.optimizers import SCHEDULES, schema
-from nnl.console.training import make_solver, schedule
+from nnl.console.documents.optimizers import SCHEDULES, schema
+from nnl.console.trials.training import make_solver, schedule
 
 
 def test_every_option_of_every_solver_is_offered_with_its_default():

@@ -12,10 +12,7 @@ from math import factorial
 import numpy as np
 import pytest
 
-from nnl.console import plugin_runs
-from nnl.console.explaining import Explained
-from nnl.console.forms import argument, read_form
-from nnl.console.inferring import infer
+from nnl.console.palette.forms import argument, read_form
 from nnl.console.plugins.fairness import fairness
 from nnl.console.plugins.grad_cam import grad_cam
 from nnl.console.plugins.lime import lime
@@ -23,8 +20,11 @@ from nnl.console.plugins.sgd_influence import orders, sgd_influence
 from nnl.console.plugins.shap import shap
 from nnl.console.plugins.smooth_grad import smooth_grad
 from nnl.console.plugins.tracin import tracin
-from nnl.console.state import Console
-from nnl.console.training import Data, write_training
+from nnl.console.server.state import Console
+from nnl.console.trials import plugin_runs
+from nnl.console.trials.explaining import Explained
+from nnl.console.trials.inferring import infer
+from nnl.console.trials.training import Data, write_training
 from nnl.converters.nnp.parameter_files import Stored
 from tests.console.networks import chain
 

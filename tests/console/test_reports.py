@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from nnl.console import reports
+from nnl.console.trials import reports
 from nnl.deep500.report import Report
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from nnl.cli.main import main
-from nnl.console.running import kept, servers, states
+from nnl.console.server.instances import kept, servers, states
 
 
 @pytest.fixture(autouse=True)

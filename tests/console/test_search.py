@@ -6,13 +6,13 @@ import time
 import numpy as np
 import pytest
 
-from nnl.console import searches
-from nnl.console.analysis import analyse
-from nnl.console.errors import Refused
-from nnl.console.mutation import RULES, Edit, mutate
-from nnl.console.samples import digits
-from nnl.console.searches import checked_settings
-from nnl.console.state import Console
+from nnl.console.documents.mutation import RULES, Edit, mutate
+from nnl.console.documents.samples import digits
+from nnl.console.palette.analysis import analyse
+from nnl.console.server.errors import Refused
+from nnl.console.server.state import Console
+from nnl.console.trials import searches
+from nnl.console.trials.searches import checked_settings
 from tests.console.networks import chain, named
 from tests.console.test_trials import STAND_IN, until
 

@@ -13,8 +13,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from nnl.console.samples import digits, project_of
-from nnl.console.state import Console
+from nnl.console.documents.samples import digits, project_of
+from nnl.console.server.state import Console
 from tests.console.networks import lenet
 
 
@@ -103,7 +103,7 @@ def test_answers_forbid_scripts_of_elsewhere_and_frames(browser):
 
 
 def test_no_path_leads_out_of_the_page_s_files(browser, monkeypatch, tmp_path):
-    from nnl.console import server
+    from nnl.console.server import server
 
     (tmp_path / "static" / "assets").mkdir(parents=True)
     (tmp_path / "static" / "index.html").write_text("<!doctype html>page")
@@ -119,7 +119,7 @@ def test_no_path_leads_out_of_the_page_s_files(browser, monkeypatch, tmp_path):
 
 
 def test_too_long_requests_are_refused(browser, monkeypatch):
-    from nnl.console import security
+    from nnl.console.server import security
 
     monkeypatch.setattr(security, "JSON_BYTES", 1000)
     long = {"name": "a" * 2000}
@@ -145,12 +145,12 @@ def test_a_console_that_only_shows_changes_nothing(browser, guard):
 READ_ONLY = """
 import sys
 from pathlib import Path
-from nnl.console.errors import Refused
-from nnl.console.state import Console
+from nnl.console.server.errors import Refused
+from nnl.console.server.state import Console
 from tests.console.conftest import Browser, client_of
 
 console = Console(Path(sys.argv[1]))
-from nnl.console.server import guarded
+from nnl.console.server.server import guarded
 guard = guarded(console, "127.0.0.1", 8000)
 browser = Browser(client_of(guard))
 browser.client.get(f"/?token={guard.token}")
@@ -343,7 +343,7 @@ def test_errors_of_the_server_have_a_code_and_a_hint(browser, console, monkeypat
 
 def test_other_machines_are_let_in_only_if_that_is_said(tmp_path, console):
     pytest.importorskip("fastapi")
-    from nnl.console.server import serve
+    from nnl.console.server.server import serve
 
     with pytest.raises(ValueError, match="Give --allow-remote as well"):
         serve(tmp_path, "0.0.0.0")

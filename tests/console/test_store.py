@@ -5,9 +5,9 @@ import sqlite3
 
 import pytest
 
-from nnl.console.diff import diff
-from nnl.console.errors import Refused
-from nnl.console.store import MIGRATIONS, Store
+from nnl.console.documents.diff import diff
+from nnl.console.server.errors import Refused
+from nnl.console.server.store import MIGRATIONS, Store
 from tests.console.networks import lenet, named
 
 

@@ -6,8 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from nnl.console.state import Console
-from nnl.console.trash import KEEP_S
+from nnl.console.server.state import Console
+from nnl.console.server.trash import KEEP_S
 from tests.console.networks import chain
 
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnl.console.comparing import front
-from nnl.console.errors import Refused
-from nnl.console.events import thinned
-from nnl.console.state import Console
-from nnl.console.store import MIGRATIONS, Store
+from nnl.console.server.errors import Refused
+from nnl.console.server.state import Console
+from nnl.console.server.store import MIGRATIONS, Store
+from nnl.console.trials.comparing import front
+from nnl.console.trials.events import thinned
 from nnl.converters.nnp.archive import read_files
 from tests.console.networks import chain
 
@@ -392,7 +392,7 @@ def test_a_thousand_trials_are_listed_quickly(console):
             row = {"id": f"t{i}", "project": console.project, "number": i, "name": f"t{i}"}
             more = {"kind": "train", "status": "finished", "created": now + i, "best_value": i / 7}
             console.store.insert("trial", {**row, **more, "best_name": "e", "best_epoch": 1})
-    from nnl.console.comparing import listed
+    from nnl.console.trials.comparing import listed
 
     begin = time.thread_time()  # other tests use the machine too
     assert listed(console.trials, limit=1000)["total"] == 1000

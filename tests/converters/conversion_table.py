@@ -15,7 +15,7 @@ from nnl.converters.tflite.building import IMPORTERS
 from nnl.converters.tflite.reader import REFUSED
 from nnl.converters.tflite.schema import OPERATORS
 from nnl.converters.tflite.writer import TARGET as TFLITE
-from nnl.core.op import OPS
+from nnl.core.ops.op import OPS
 
 PAGE = Path(__file__).parents[2] / "docs" / "conversion.md"
 TARGETS = {"NNB": nnb(), "CSRC": csrc(), "TFLITE, TF_PB": TFLITE}

@@ -25,8 +25,8 @@ from nnl.converters.csrc.target import target
 from nnl.converters.csrc.writer import save
 from nnl.converters.lowering import CannotLower, lower
 from nnl.converters.model import Network
-from nnl.core.elementwise import ARITY
-from nnl.core.op import OPS
+from nnl.core.ops.elementwise import ARITY
+from nnl.core.ops.op import OPS
 from tests.cli.test_convert import write_network
 from tests.converters.test_nnb import dense, of_sample, values
 from tests.converters.test_open_writers import NETWORKS as OPEN

@@ -16,7 +16,7 @@ import nnl.solvers as S
 from nnl.cli.main import main
 from nnl.converters.nnb import writer
 from nnl.converters.nnp import wire
-from nnl.core.spec import Spec
+from nnl.core.arrays.spec import Spec
 from nnl.utils.save import save
 from tests.cli.test_convert import write_network
 

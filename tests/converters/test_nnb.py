@@ -23,7 +23,7 @@ from nnl.converters.nnb import reader, writer
 from nnl.converters.nnb.table import FUNCTIONS, variant
 from nnl.converters.nnb.types import read_settings
 from nnl.converters.nnp.content import write_content
-from nnl.core.op import OPS
+from nnl.core.ops.op import OPS
 from tests.cli.test_convert import write_network
 from tests.converters.nnb import infer
 from tests.graph.saved import NETWORKS, leaves_of, normal

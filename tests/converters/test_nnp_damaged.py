@@ -18,8 +18,8 @@ from nnl.converters.nnp import initial_values, members
 from nnl.converters.nnp.messages import messages, parse
 from nnl.converters.nnp.parameter_files import set_parameter_from_proto
 from nnl.converters.weights import read_weights
-from nnl.core.op import OPS
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.ops.op import OPS
 from nnl.ext.native import library
 from nnl.utils.load import load
 from nnl.utils.save import save

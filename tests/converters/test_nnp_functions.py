@@ -14,8 +14,8 @@ from nnl.converters.nnp.messages import messages
 from nnl.converters.nnp.network_reader import LoadedNetwork
 from nnl.converters.nnp.reader import load
 from nnl.converters.nnp.writer import save
-from nnl.core.op import OPS
-from nnl.core.variable import Variable, forward_all
+from nnl.core.graph.variable import Variable, forward_all
+from nnl.core.ops.op import OPS
 from tests.test_derived import each_sample, samples
 
 WIDER = tuple(n for n in OPS if n.endswith(("_with_statistics", "_with_u")))

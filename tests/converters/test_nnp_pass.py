@@ -13,7 +13,7 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
-from nnl.core.graph import capture
+from nnl.core.graph.node import capture
 from nnl.utils.nnp_graph import NnpLoader, NnpNetworkPass
 from nnl.utils.save import save
 

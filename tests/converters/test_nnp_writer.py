@@ -16,7 +16,7 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl.converters.nnp.messages import parse
-from nnl.core.python_function import PythonFunction
+from nnl.core.ops.python_function import PythonFunction
 from nnl.utils.load import load
 from nnl.utils.save import create_proto, save
 

@@ -15,8 +15,8 @@ from onnx.reference import ReferenceEvaluator  # noqa: E402
 
 import nnl.parametric_functions as PF  # noqa: E402
 from nnl.converters.onnx import load  # noqa: E402
-from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator  # noqa: E402
-from nnl.converters.onnx.exporter import export  # noqa: E402
+from nnl.converters.onnx.exporting.exporter import export  # noqa: E402
+from nnl.converters.onnx.file.errors import OnnxError, UnsupportedOperator  # noqa: E402
 from tests.converters.test_onnx_import import (  # noqa: E402
     model,
     node,
@@ -117,7 +117,7 @@ def test_if_chooses_by_value():
 
 
 def _nodes(y):
-    from nnl.core.graph import capture
+    from nnl.core.graph.node import capture
 
     return capture([y.edge])
 

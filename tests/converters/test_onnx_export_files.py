@@ -17,10 +17,10 @@ ort = pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 
 from nnl.converters.onnx import load  # noqa: E402
-from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator  # noqa: E402
-from nnl.converters.onnx.export_table import export_rows, page  # noqa: E402
-from nnl.converters.onnx.exporter import export, save  # noqa: E402
-from nnl.core.python_function import PythonFunction  # noqa: E402
+from nnl.converters.onnx.exporting.exporter import export, save  # noqa: E402
+from nnl.converters.onnx.exporting.table import export_rows, page  # noqa: E402
+from nnl.converters.onnx.file.errors import OnnxError, UnsupportedOperator  # noqa: E402
+from nnl.core.ops.python_function import PythonFunction  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

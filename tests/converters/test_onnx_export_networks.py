@@ -11,7 +11,7 @@ import nnl.parametric_functions as PF
 ort = pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 
-from nnl.converters.onnx.exporter import save  # noqa: E402
+from nnl.converters.onnx.exporting.exporter import save  # noqa: E402
 from nnl.utils.nnp_graph import NnpLoader  # noqa: E402
 from nnl.utils.save import save as save_nnp  # noqa: E402
 

@@ -5,13 +5,13 @@ cases of the onnx package, compared with their stored outputs."""
 import numpy as np
 import pytest
 
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
 
 ort = pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 
 from nnl.converters.onnx import load  # noqa: E402
-from nnl.converters.onnx.exporter import export  # noqa: E402
+from nnl.converters.onnx.exporting.exporter import export  # noqa: E402
 from nnl.converters.onnx.report import cases  # noqa: E402
 
 

@@ -13,8 +13,8 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from nnl.converters.onnx import load  # noqa: E402
-from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator  # noqa: E402
-from nnl.converters.onnx.registry import ONNX, Registry, support_table  # noqa: E402
+from nnl.converters.onnx.file.errors import OnnxError, UnsupportedOperator  # noqa: E402
+from nnl.converters.onnx.file.registry import ONNX, Registry, support_table  # noqa: E402
 
 RNG = np.random.default_rng(0)
 
@@ -263,7 +263,7 @@ def test_a_static_graph_says_which_number_it_needs():
 
 
 def test_a_loop_that_would_never_end_is_stopped(monkeypatch):
-    from nnl.converters.onnx import interpreter
+    from nnl.converters.onnx.running import interpreter
 
     monkeypatch.setattr(interpreter, "MAX_RUNS", 50)
     with pytest.raises(OnnxError, match="node Loop 'y': loops and functions run more than 50 time"):

@@ -10,8 +10,8 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from nnl.converters.onnx import load  # noqa: E402
-from nnl.converters.onnx.errors import OnnxError  # noqa: E402
-from nnl.converters.onnx.reader import read  # noqa: E402
+from nnl.converters.onnx.file.errors import OnnxError  # noqa: E402
+from nnl.converters.onnx.file.reader import read  # noqa: E402
 
 ML, TRAINING = "ai.onnx.ml", "ai.onnx.preview.training"
 
@@ -295,7 +295,7 @@ def test_loops_and_functions_have_one_budget(monkeypatch):
     )
     imports = [helper.make_opsetid("", 18), helper.make_opsetid("d", 1)]
     model = helper.make_model(graph, opset_imports=imports, functions=doubled, ir_version=9)
-    monkeypatch.setattr("nnl.converters.onnx.interpreter.MAX_RUNS", 500)
+    monkeypatch.setattr("nnl.converters.onnx.running.interpreter.MAX_RUNS", 500)
     with pytest.raises(OnnxError, match="node d.f39 .*: loops and functions run more than 500 tim"):
         load(model).run(f(2))
 

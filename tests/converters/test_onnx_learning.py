@@ -19,7 +19,7 @@ from onnx.reference import ReferenceEvaluator  # noqa: E402
 
 from nnl.cli.main import main  # noqa: E402
 from nnl.converters.onnx import load  # noqa: E402
-from nnl.converters.onnx.errors import OnnxError  # noqa: E402
+from nnl.converters.onnx.file.errors import OnnxError  # noqa: E402
 from tests.native.kernels import require_library  # noqa: E402
 
 ML = "ai.onnx.ml"

@@ -12,10 +12,10 @@ import pytest
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
-from nnl.converters.onnx import operators  # noqa: E402
-from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator  # noqa: E402
-from nnl.converters.onnx.model import EmptyVisitor, StrictVisitor  # noqa: E402
-from nnl.converters.onnx.reader import read  # noqa: E402
+from nnl.converters.onnx.file import operators  # noqa: E402
+from nnl.converters.onnx.file.errors import OnnxError, UnsupportedOperator  # noqa: E402
+from nnl.converters.onnx.file.model import EmptyVisitor, StrictVisitor  # noqa: E402
+from nnl.converters.onnx.file.reader import read  # noqa: E402
 
 
 def value(name, shape=None, code=TensorProto.FLOAT):

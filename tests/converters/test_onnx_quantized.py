@@ -13,10 +13,10 @@ pytest.importorskip("onnxruntime")
 from onnxruntime.quantization import QuantFormat, QuantType
 
 from nnl.converters.onnx import OnnxError, load
-from nnl.core.graph import capture
-from nnl.core.variable import Variable
+from nnl.core.graph.node import capture
+from nnl.core.graph.variable import Variable
 from nnl.ext.native import library
-from nnl.graph.plan import Plan
+from nnl.graph.plan.plan import Plan
 from tests.converters import quantized_models as models
 
 BYTES = {"uint8": QuantType.QUInt8, "int8": QuantType.QInt8}

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("onnx")
 
-from nnl.converters.onnx.errors import OnnxError  # noqa: E402
-from nnl.converters.onnx.import_regex import Automaton  # noqa: E402
+from nnl.converters.onnx.file.errors import OnnxError  # noqa: E402
+from nnl.converters.onnx.importing.learning.regex import Automaton  # noqa: E402
 
 
 def random_pattern(rng: np.random.Generator, depth: int = 3) -> str:

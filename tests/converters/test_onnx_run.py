@@ -18,8 +18,8 @@ from onnx import TensorProto as T  # noqa: E402
 from onnx import helper, numpy_helper  # noqa: E402
 
 from nnl.converters.onnx import load  # noqa: E402
-from nnl.converters.onnx.errors import OnnxError  # noqa: E402
-from nnl.converters.onnx.interpreter import Interpreter  # noqa: E402
+from nnl.converters.onnx.file.errors import OnnxError  # noqa: E402
+from nnl.converters.onnx.running.interpreter import Interpreter  # noqa: E402
 
 node = helper.make_node
 

@@ -20,7 +20,7 @@ from onnx.reference import ReferenceEvaluator  # noqa: E402
 from nnl.converters.formats import WriteOptions  # noqa: E402
 from nnl.converters.model import OnnxFile  # noqa: E402
 from nnl.converters.onnx import load  # noqa: E402
-from nnl.converters.onnx.errors import OnnxError  # noqa: E402
+from nnl.converters.onnx.file.errors import OnnxError  # noqa: E402
 from nnl.converters.programs import write_programs  # noqa: E402
 
 ML = "ai.onnx.ml"
@@ -343,7 +343,7 @@ def test_damaged_ensembles_of_version_5(change, message):
 )
 @pytest.mark.parametrize("backend", ["cpu", "numpy"])
 def test_tables_that_lead_nowhere_are_errors_of_every_backend(nodes, message, backend):
-    from nnl.core.op import OPS
+    from nnl.core.ops.op import OPS
 
     tables = [np.int32(nodes), np.int32([0]), np.ones((1, 1), np.float32), np.int32([0])]
     with nn.context_scope(nn.Context([f"{backend}:float"])), nn.auto_forward():

@@ -13,7 +13,7 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 from nnl.cli.main import main
 from nnl.converters.nnp.archive import read_files
-from nnl.converters.onnx.exporter import export
+from nnl.converters.onnx.exporting.exporter import export
 from nnl.utils.nnp_graph import NnpLoader
 from nnl.utils.save import save
 from tests.converters.test_open_sizes import helper, picture, saved, tokens, weight

@@ -24,7 +24,7 @@ from nnl.converters.nnp.parameter_files import (
     save_parameters,
     set_parameter_from_proto,
 )
-from nnl.core.parameter import get_parameter_or_create
+from nnl.core.parameters.parameter import get_parameter_or_create
 
 FORMATS = ["h5", "protobuf"]
 

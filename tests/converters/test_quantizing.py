@@ -14,9 +14,9 @@ import nnl.functions as F
 import nnl.models as M
 import nnl.parametric_functions as PF
 from nnl.converters.quantizing.ranges import Range, Scale
-from nnl.core.graph import capture
+from nnl.core.graph.node import capture
 from nnl.ext.native import library
-from nnl.graph.plan import Plan
+from nnl.graph.plan.plan import Plan
 
 rng = np.random.default_rng(0)
 SAMPLES = rng.normal(size=(8, 3, 16, 16)).astype(np.float32)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nnl.cli.verify import largest_gap
+from nnl.cli.networks.verify import largest_gap
 from nnl.converters.formats import FORMATS, WriteOptions
 from nnl.converters.lowering import CannotLower
 from nnl.converters.model import OnnxFile

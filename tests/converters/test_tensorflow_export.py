@@ -24,7 +24,7 @@ from nnl.converters.tensorflow import operators, writer
 from nnl.converters.tensorflow.messages import parse
 from nnl.converters.tensorflow.runtime import TensorFlow, python_with_tensorflow
 from nnl.converters.tensorflow.tensors import dtype_of_code
-from nnl.core.op import OPS
+from nnl.core.ops.op import OPS
 from tests.cli.test_convert import write_network
 from tests.converters.test_nnb import of_sample, values
 from tests.converters.test_tflite import built

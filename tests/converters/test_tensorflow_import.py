@@ -15,7 +15,7 @@ from nnl.cli.main import main
 from nnl.converters.formats import read_model
 from nnl.converters.tensorflow import interpreter
 from nnl.converters.tensorflow.messages import TensorFlowError
-from nnl.core.graph import capture
+from nnl.core.graph.node import capture
 from tests.converters.tensorflow_graphs import FLOAT, IMAGE, Graph, functions, images, loop
 from tests.graph.saved import normal
 

@@ -26,11 +26,11 @@ from nnl.converters.tflite.flatbuffer import Damaged, pack, unpack
 from nnl.converters.tflite.quantize import Scales
 from nnl.converters.tflite.reader import TfliteFile
 from nnl.converters.tflite.schema import OPERATORS, TABLES
-from nnl.core.graph import capture
-from nnl.core.op import OPS
+from nnl.core.graph.node import capture
+from nnl.core.ops.op import OPS
 from nnl.ext.library import kernel_names
 from nnl.ext.native import library
-from nnl.graph.plan import Plan
+from nnl.graph.plan.plan import Plan
 from nnl.utils.save import save as save_nnp
 from tests.cli.test_convert import write_network
 from tests.converters.test_nnb import of_sample, values

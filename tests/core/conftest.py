@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import nnl as nn
-from nnl.core.context import STATE
-from nnl.core.interpreter import STATIC
+from nnl.core.interpreters.context import STATE
+from nnl.core.interpreters.interpreter import STATIC
 
 
 def leaf(values, need_grad=True):

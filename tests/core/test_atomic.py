@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import nnl as nn
-from nnl.core.atomic import replacing
+from nnl.core.parameters.atomic import replacing
 
 
 def kept(folder: Path) -> list[str]:
@@ -61,7 +61,7 @@ def test_two_saves_of_one_path_at_a_time_in_one_thread(tmp_path: Path) -> None:
 
 HANGS = """
 import sys, time
-from nnl.core.atomic import replacing
+from nnl.core.parameters.atomic import replacing
 with replacing(sys.argv[1]) as file:
     file.write_text("half")
     print("here", flush=True)

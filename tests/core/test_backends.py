@@ -8,12 +8,12 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.array import NdArray
-from nnl.core.context import BACKENDS, SPACES, Backend, Context
-from nnl.core.op import OPS
+from nnl.core.arrays.array import NdArray
+from nnl.core.interpreters.context import BACKENDS, SPACES, Backend, Context
+from nnl.core.ops.op import OPS
 from nnl.ext.numpy import NUMPY
 from nnl.ext.numpy import bind as numpy_bind
-from nnl.graph.program import LIBRARY_OPS
+from nnl.graph.program.program import LIBRARY_OPS
 from tests.test_derived import CASES, Case, each_sample
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.op import OPS
+from nnl.core.ops.op import OPS
 from tests.core.conftest import leaf
 
 torch = pytest.importorskip("torch")

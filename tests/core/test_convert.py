@@ -9,8 +9,8 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
-from nnl.core.op import OPS
-from nnl.core.spec import Spec
+from nnl.core.arrays.spec import Spec
+from nnl.core.ops.op import OPS
 from tests.core.conftest import leaf
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.spec import ShapeError, Spec, check_axes, check_rank, check_same_shape
+from nnl.core.arrays.spec import ShapeError, Spec, check_axes, check_rank, check_same_shape
 from tests.core.conftest import leaf
 
 # ---- shapes and arrays ----
@@ -139,7 +139,7 @@ def test_wrong_arguments_of_functions():
 
 def test_a_required_attribute_left_out():
     with pytest.raises(TypeError, match=r"reshape\(\) needs the argument 'shape'"):
-        nn.core.op.OPS["reshape"](leaf([1, 2]))
+        nn.core.ops.op.OPS["reshape"](leaf([1, 2]))
 
 
 def test_wrong_shapes_given_to_functions():

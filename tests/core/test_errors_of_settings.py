@@ -6,8 +6,8 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.op import Op, op
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.ops.op import Op, op
 from nnl.function import PythonFunction
 from nnl.parameter import get_parameter, get_parameter_or_create, pop_parameter, set_parameter
 from tests.core.conftest import leaf
@@ -158,7 +158,7 @@ def test_definitions_are_checked():
 
     with pytest.raises(TypeError, match=r"op test_x: vjp names \['z'\], neither input nor output"):
         op("test_x")(UnknownName)
-    assert "test_x" not in nn.core.op.OPS
+    assert "test_x" not in nn.core.ops.op.OPS
     with pytest.raises(NotImplementedError, match=r"test_x: no kernel for .* in the backends"):
         Op(Body, "test_x", ("y",), 0, (), (), (), False, False, (), {}, None, None)(leaf([1]))
 

@@ -8,7 +8,7 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.elementwise import ARITY, Writer, formula
+from nnl.core.ops.elementwise import ARITY, Writer, formula
 from nnl.functions.fused.elementwise import CODES
 
 RNG = np.random.default_rng(313)

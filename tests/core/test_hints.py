@@ -8,7 +8,7 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
 from nnl.utils.data_iterator import SimpleDataSource, data_iterator_simple
 
 

@@ -33,10 +33,10 @@ def test_paths_named_like_functions_leave_the_functions_alone() -> None:
 
 
 def test_a_path_of_one_module_is_that_module() -> None:
-    import nnl.core.parameter
+    import nnl.core.parameters.parameter
     import nnl.parameter
 
-    assert nnl.parameter is nnl.core.parameter  # current_scope changes at run time
+    assert nnl.parameter is nnl.core.parameters.parameter  # current_scope changes at run time
 
 
 @pytest.mark.parametrize("path", REFUSED)
@@ -246,7 +246,7 @@ def test_bottleneck_unit_and_its_parameters() -> None:
     y = unit(nn.Variable((2, 4, 6, 6)))
     assert y.shape == (2, 8, 3, 3)
     assert unit.get_parameters()["@conv2/conv/W"].shape == (2, 2, 3, 3)
-    with pytest.raises(nn.core.spec.ShapeError, match=r"s is \(1, 2\), wanted 3 sizes"):
+    with pytest.raises(nn.core.arrays.spec.ShapeError, match=r"s is \(1, 2\), wanted 3 sizes"):
         complete_dims((1, 2), 3)
 
 
@@ -315,7 +315,9 @@ def test_parameters_of_normalizations() -> None:
     assert (y.d == 6).all() and N._apply_affine(x) is x
     dummies = N._create_bn_dummy_vars(x, 1, None, gamma, None, None)
     assert [v.shape for v in dummies] == [(1, 3, 1)] * 4 and dummies[1] is gamma
-    with pytest.raises(nn.core.spec.ShapeError, match=r"gamma has the shape \(1, 3, 1\), wanted"):
+    with pytest.raises(
+        nn.core.arrays.spec.ShapeError, match=r"gamma has the shape \(1, 3, 1\), wanted"
+    ):
         N._create_bn_dummy_vars(x, 2, None, gamma, None, None)
 
 
@@ -330,7 +332,7 @@ def test_axes_are_brought_together_and_back() -> None:
     nn.forward_all([y, z])
     np.testing.assert_array_equal(y.d, x.d.transpose(0, 2, 1, 3).reshape(2, 4, 15))
     np.testing.assert_array_equal(z.d, x.d)
-    with pytest.raises(nn.core.spec.ShapeError, match="wanted that of the first call"):
+    with pytest.raises(nn.core.arrays.spec.ShapeError, match="wanted that of the first call"):
         adapter(nn.Variable((2, 3, 4, 6)))
     with pytest.raises(ValueError, match="wanted several"):
         BatchNormalizationInOutAdapter(4, [1])

@@ -12,10 +12,10 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.op import OPS
-from nnl.core.spec import Spec
-from nnl.graph.memory import ALIGN, plan_memory
-from nnl.graph.session import session_of
+from nnl.core.arrays.spec import Spec
+from nnl.core.ops.op import OPS
+from nnl.graph.execution.session import session_of
+from nnl.graph.plan.memory import ALIGN, plan_memory
 from tests.core.conftest import leaf
 
 

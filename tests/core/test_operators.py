@@ -81,7 +81,7 @@ def test_augmented_assignment_of_a_variable_makes_a_new_one():
 
 
 def test_no_broadcasting_between_ranks():
-    with pytest.raises(nn.core.spec.ShapeError, match="add2: x0 .* must have the same rank"):
+    with pytest.raises(nn.core.arrays.spec.ShapeError, match="add2: x0 .* must have the same rank"):
         nn.NdArray((2, 3)) + nn.NdArray((3,))
     assert (nn.NdArray((2, 3)) + nn.NdArray((1, 3))).shape == (2, 3)
 

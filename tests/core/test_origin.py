@@ -7,7 +7,7 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
 from nnl.ext import native
 from nnl.function import PythonFunction
 from tests.core.conftest import leaf
@@ -140,7 +140,7 @@ def test_steps_that_python_computes_are_counted_once():
 
 
 def test_the_summary_of_a_plan_names_layers():
-    from nnl.graph.session import session_of
+    from nnl.graph.execution.session import session_of
 
     y = PF.affine(leaf(np.ones((2, 3))), 4, name="fc")
     y.forward()

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import nnl as nn
-from nnl.core.dispatch import apply
-from nnl.core.elementwise import program_of
-from nnl.core.op import OPS
+from nnl.core.interpreters.dispatch import apply
+from nnl.core.ops.elementwise import program_of
+from nnl.core.ops.op import OPS
 from nnl.functions.fused.elementwise import CODES
-from nnl.graph.program import LIBRARY_OPS
+from nnl.graph.program.program import LIBRARY_OPS
 
 SCHEMA = nn.schema()
 KINDS = {

@@ -9,7 +9,7 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
 from tests.core.conftest import leaf
 
 MODES = [(c, m) for c in ("cpu", "numpy") for m in ("static", "dynamic", "compiled")]

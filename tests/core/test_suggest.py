@@ -10,7 +10,7 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
-from nnl.core.suggest import ELSEWHERE, MODULE, SOLVER, VARIABLE
+from nnl.core.ops.suggest import ELSEWHERE, MODULE, SOLVER, VARIABLE
 from nnl.utils import data_iterator, learning_rate_scheduler
 
 X = nn.Variable((4, 3, 8, 8))
@@ -142,7 +142,7 @@ def test_solvers_of_scripts_may_take_other_arguments():
 def test_every_name_of_other_frameworks_leads_to_one_that_exists():
     names = {*F.__all__, *PF.__all__, *nn.__all__, *S.__all__, "solvers", "initializer"}
     names |= {*vars(data_iterator), *vars(learning_rate_scheduler)}
-    arguments = {f for op in nn.core.op.OPS.values() for f in (*op.fields, *op.inputs)}
+    arguments = {f for op in nn.core.ops.op.OPS.values() for f in (*op.fields, *op.inputs)}
     arguments |= {"alpha", "eta", "lr", "beta1", "wd", "outmaps", "n_outmaps", "n_inputs"}
     arguments |= {"n_features", "with_bias", "keepdims", "kernel", "batch_stat"}
     for name, ours in ELSEWHERE.items():

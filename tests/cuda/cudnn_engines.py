@@ -211,7 +211,7 @@ def table(made: Engine) -> str:
 
 def samples(made: Engine) -> None:
     """How many of the ops' small samples have engines."""
-    from nnl.core.op import OPS
+    from nnl.core.ops.op import OPS
     from tests.cuda.test_cudnn_samples import converted
     from tests.native.kernels import run_numpy
     from tests.native.test_kernels import cases

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.op import OPS
+from nnl.core.ops.op import OPS
 from nnl.ext.cuda.registry import SETUPS
 from nnl.ext.device.registry import Kernel, Operand
 from nnl.ext.library import DTYPES, request

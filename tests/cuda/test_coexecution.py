@@ -24,7 +24,7 @@ def test_training_is_what_it_is_in_dynamic_mode(host_compiler):
 
 
 def test_a_step_may_be_on_the_host_and_on_a_device(host_compiler, monkeypatch):
-    monkeypatch.setattr("nnl.coexec.watch.OFTEN", 0)  # the first step is put off already
+    monkeypatch.setattr("nnl.coexec.policy.watch.OFTEN", 0)  # the first step is put off already
 
     @nn.coexecute
     def step(x):

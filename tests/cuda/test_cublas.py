@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nnl.core.op import OPS
+from nnl.core.ops.op import OPS
 from nnl.ext.cuda.cublas import SUMS_IN_FLOAT32, WITH_TF32, Blas, Product, make_blas
 from nnl.ext.cuda.cudnn.cache import PlanCache
 from nnl.ext.cuda.cudnn.lower import NotSupported

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nnl.core.op import OPS
+from nnl.core.ops.op import OPS
 from nnl.ext.cuda.cudnn.builders import BUILDERS
 from tests.cuda.works import Declined, operand, run, works
 from tests.native.kernels import BF16, F16, F32, assert_close, run_numpy

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nnl.core.op import OPS
+from nnl.core.ops.op import OPS
 from nnl.ext.cuda.cudnn.assemble import Declined
 from nnl.ext.cuda.cudnn.builders import BUILDERS
 from nnl.ext.cuda.cudnn.lower import NotSupported

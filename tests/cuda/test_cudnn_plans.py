@@ -11,13 +11,13 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.context import BACKENDS
+from nnl.core.interpreters.context import BACKENDS
 from nnl.ext.cuda import TRAITS, setups
 from nnl.ext.cuda.cudnn.run import Engine
 from nnl.ext.cuda.cudnn.setups import ENGINES, add_to
 from nnl.ext.device.library import DeviceLibrary, make_backend
 from nnl.ext.device.registry import Registry
-from nnl.graph.session import session_of
+from nnl.graph.execution.session import session_of
 from nnl.models.stack import Layer, Stack, Where, attention, scores_by
 from tests.cuda.fake_cudnn import FakeFrontEnd
 from tests.cuda.strict_device import KERNELS, StrictDevice

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nnl.core.op import OPS
+from nnl.core.ops.op import OPS
 from nnl.ext.cuda.cudnn import setups
 from nnl.ext.cuda.cudnn.builders import BUILDERS
 from nnl.ext.cuda.cudnn.cache import PlanCache, folder

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import nnl.ext.cuda.kernels  # noqa: F401  registers the setups
-from nnl.core.op import OPS
+from nnl.core.ops.op import OPS
 from nnl.ext.cuda.kernels.module import Code
 from nnl.ext.cuda.kernels.update import RULES
 from tests.cuda import kernels, shim

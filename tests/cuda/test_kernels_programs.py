@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import nnl.ext.cuda.kernels  # noqa: F401  registers the setups
-from nnl.core.elementwise import NAMES, Writer
+from nnl.core.ops.elementwise import NAMES, Writer
 from nnl.ext.cuda.kernels.elementwise_codes import TEXTS
 from nnl.ext.cuda.kernels.module import divisor
 from nnl.ext.cuda.kernels.patterns import Space, split

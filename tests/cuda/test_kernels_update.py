@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import nnl.ext.cuda.kernels  # noqa: F401  registers the setups
-from nnl.core import random as nnl_random
-from nnl.core.op import OPS
+from nnl.core.interpreters import random as nnl_random
+from nnl.core.ops.op import OPS
 from tests.cuda import kernels
 from tests.cuda.shim import together
 from tests.native.kernels import BF16, F16, F32, assert_close, run_numpy

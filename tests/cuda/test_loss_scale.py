@@ -8,7 +8,7 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
-from nnl.core.op import OPS
+from nnl.core.ops.op import OPS
 from nnl.training.loss_scaling import DynamicLossScalingUpdater
 from tests.cuda import strict_xp
 from tests.cuda.strict_device import KERNELS, context

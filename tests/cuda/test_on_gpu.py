@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import nnl as nn
-from nnl.core.context import SPACES
-from nnl.core.op import OPS
+from nnl.core.interpreters.context import SPACES
+from nnl.core.ops.op import OPS
 from nnl.ext import cuda, get_extension_context
 from nnl.ext.device.arrays import definition
-from nnl.graph.session import session_of
+from nnl.graph.execution.session import session_of
 from tests.cuda.test_every_function import WAITING
 from tests.cuda.training import assert_same, lenet, resnet, train
 from tests.test_derived import CASES, Case

@@ -15,14 +15,14 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
-from nnl.core.context import SPACES
-from nnl.core.graph import capture
-from nnl.core.op import OPS
+from nnl.core.graph.node import capture
+from nnl.core.interpreters.context import SPACES
+from nnl.core.ops.op import OPS
 from nnl.ext.cuda.cudnn.run import Engine
 from nnl.ext.cuda.cudnn.setups import ENGINES
 from nnl.ext.device.executor import MOST_RECORDINGS, DevicePlan
 from nnl.ext.native import library
-from nnl.graph.plan import Plan
+from nnl.graph.plan.plan import Plan
 from tests.cuda import shim, strict_xp
 from tests.cuda.fake_cudnn import FakeFrontEnd
 from tests.cuda.strict_device import DEVICE, KERNELS, SPACE, context
@@ -141,7 +141,7 @@ def test_what_a_plan_writes_is_followed_not_copied():
     g.data = 1
     lr = nn.NdArray.from_numpy_array(np.array(0.5))
     with nn.context_scope(context()):
-        from nnl.graph.executor import GraphExecutor
+        from nnl.graph.execution.executor import GraphExecutor
 
         calls = None
         for k in range(MOST_RECORDINGS + 4):

@@ -146,7 +146,7 @@ def test_recurrent_layers_are_recorded(name: str) -> None:
     import nnl as nn
     import nnl.functions as F
     import nnl.parametric_functions as PF
-    from nnl.graph.session import session_of
+    from nnl.graph.execution.session import session_of
     from tests.cuda.strict_device import context
 
     nn.clear_parameters()

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 import nnl.deep500 as d5
-from nnl.converters.onnx.errors import UnsupportedOperator
-from nnl.converters.onnx.operators import UnknownNode
-from nnl.converters.onnx.writer import write
+from nnl.converters.onnx.file.errors import UnsupportedOperator
+from nnl.converters.onnx.file.operators import UnknownNode
+from nnl.converters.onnx.file.writer import write
 from nnl.deep500.operation import compiler
 from nnl.deep500.optimizers import OneStepOptimizer, Optimizer
 from tests.deep500 import models

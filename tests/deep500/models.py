@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.onnx import operators as O
-from nnl.converters.onnx.model import Graph, Model, ValueInfo
+from nnl.converters.onnx.file import operators as O
+from nnl.converters.onnx.file.model import Graph, Model, ValueInfo
 
 F32 = np.dtype(np.float32)
 OPSET = 20

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("onnx")
 
 from nnl.cli.main import main  # noqa: E402
-from nnl.converters.onnx.operators import operator_class  # noqa: E402
+from nnl.converters.onnx.file.operators import operator_class  # noqa: E402
 from nnl.deep500 import bench, level1, report, zoo  # noqa: E402
 from nnl.deep500.report import Report  # noqa: E402
 from tests.deep500 import costs  # noqa: E402

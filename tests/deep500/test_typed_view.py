@@ -16,12 +16,12 @@ from google.protobuf.message import Message  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 
 import nnl.deep500 as d5  # noqa: E402
-from nnl.converters.onnx import operators  # noqa: E402
-from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator  # noqa: E402
-from nnl.converters.onnx.model import Node, StrictVisitor, ValueInfo, Visitor  # noqa: E402
-from nnl.converters.onnx.reader import read  # noqa: E402
+from nnl.converters.onnx.file import operators  # noqa: E402
+from nnl.converters.onnx.file.errors import OnnxError, UnsupportedOperator  # noqa: E402
+from nnl.converters.onnx.file.model import Node, StrictVisitor, ValueInfo, Visitor  # noqa: E402
+from nnl.converters.onnx.file.reader import read  # noqa: E402
+from nnl.converters.onnx.file.writer import write  # noqa: E402
 from nnl.converters.onnx.report import KINDS, cases  # noqa: E402
-from nnl.converters.onnx.writer import write  # noqa: E402
 from tests.deep500 import contract, models  # noqa: E402
 from tests.deep500.test_contract import need_compiler  # noqa: E402
 
@@ -102,7 +102,7 @@ def test_an_operator_that_a_newer_onnx_has_gets_a_class():
         "inputs=[S.FormalParameter('X', 'T')], outputs=[S.FormalParameter('Y', 'T')], "
         "type_constraints=[('T', ['tensor(float)'], '')], "
         "attributes=[S.Attribute('alpha', S.AttrType.FLOAT, 'a factor', required=False)])); "
-        "from nnl.converters.onnx.operators import operator_class as c; "
+        "from nnl.converters.onnx.file.operators import operator_class as c; "
         "n = c('Novel', domain='some.domain')('x', outputs='y', alpha=2.0); "
         "print(type(n).__name__, n.since, n.i_X, n.o_Y, n.alpha)"
     )

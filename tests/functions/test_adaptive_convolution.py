@@ -6,7 +6,7 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
 
 V = nn.Variable.from_numpy_array
 

@@ -6,7 +6,7 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 B = np.arange(4, dtype=np.float32)

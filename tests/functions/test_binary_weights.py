@@ -6,7 +6,7 @@ import pytest
 
 import nnl as nn
 from nnl import functions as F
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
 
 
 def variable(a, need_grad=True):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nnl as nn
-from nnl.core.op import OPS
+from nnl.core.ops.op import OPS
 from tests.test_derived import Case
 
 CASES = [

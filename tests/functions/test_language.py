@@ -8,7 +8,7 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
 from tests.functions.against_torch import compare
 
 torch = pytest.importorskip("torch")

@@ -6,7 +6,7 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
 from nnl.functions.convolution import convolution_data, convolution_weight
 from nnl.functions.interpolate import interpolate_backward
 

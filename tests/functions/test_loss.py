@@ -6,7 +6,7 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
 
 # "By NNabla" below: the expected numbers were computed by NNabla 1.39.
 X = np.array([[1, 3, 3], [2, 2, -1]], np.float32)

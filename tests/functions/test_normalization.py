@@ -6,7 +6,7 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
 
 X = np.random.default_rng(0).normal(1, 2, (2, 4, 3, 5)).astype(np.float32)
 

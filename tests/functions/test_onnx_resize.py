@@ -122,11 +122,23 @@ def test_an_axis_of_scale_1_stays_as_it_is(kind):
         ({"nearest_mode": "round"}, ValueError, "nearest_mode is 'round', wanted one of"),
         ({"scales": (2, 2)}, ValueError, "wanted exactly one of them"),
         ({"sizes": ()}, ValueError, r"scales is \(\) and sizes is \(\), wanted exactly one"),
-        ({"sizes": (4,)}, nn.core.spec.ShapeError, r"sizes \(4,\) has 1 numbers, wanted one for"),
+        (
+            {"sizes": (4,)},
+            nn.core.arrays.spec.ShapeError,
+            r"sizes \(4,\) has 1 numbers, wanted one for",
+        ),
         ({"sizes": (3, -1)}, ValueError, r"sizes is \(3, -1\), wanted numbers >= 0"),
         ({"sizes": (), "scales": (1, -1)}, ValueError, "wanted numbers > 0"),
-        ({"sizes": (), "scales": (1, 0.1)}, nn.core.spec.ShapeError, r"resized to \(3, 0\): an a"),
-        ({KIND: "tf_crop_and_resize"}, nn.core.spec.ShapeError, r"roi \(\) has 0 numbers, wanted"),
+        (
+            {"sizes": (), "scales": (1, 0.1)},
+            nn.core.arrays.spec.ShapeError,
+            r"resized to \(3, 0\): an a",
+        ),
+        (
+            {KIND: "tf_crop_and_resize"},
+            nn.core.arrays.spec.ShapeError,
+            r"roi \(\) has 0 numbers, wanted",
+        ),
         (
             {KIND: "tf_crop_and_resize", "roi": (0.5, 0, 1, 1)},
             ValueError,

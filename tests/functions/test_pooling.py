@@ -8,7 +8,7 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
 from nnl.functions.pooling import max_pooling_pick, sum_pooling_backward
 from nnl.functions.pooling_kernels import Axis
 

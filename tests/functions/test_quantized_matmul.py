@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 import nnl as nn
 import nnl.converters.onnx as converter
 import nnl.functions as F
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
 
 
 def weights(rng, rows, columns, bits, size, half=np.float16):

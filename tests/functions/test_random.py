@@ -8,7 +8,7 @@ import pytest
 
 import nnl as nn
 from nnl import functions as F
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
 
 N = 20000
 # A Kolmogorov-Smirnov distance above this has a probability of 1e-6 under the right distribution.

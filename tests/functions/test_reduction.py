@@ -6,7 +6,7 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
 
 
 def variable(a, need_grad=True):
@@ -112,6 +112,6 @@ def test_messages():
         with pytest.raises(ValueError, match=f"norm: p is {p}, wanted a finite number >= 1"):
             F.norm(x, p=p)
     with pytest.raises(ShapeError, match=r"pick: index .* does not choose from the axes \(1,\)"):
-        nn.core.op.OPS["pick"](x, variable(np.zeros(3, np.int64)), axes=(1,))
+        nn.core.ops.op.OPS["pick"](x, variable(np.zeros(3, np.int64)), axes=(1,))
     with pytest.raises(ShapeError, match="recurrence: g .* and x .* must have the same shape"):
-        nn.core.op.OPS["recurrence"](x, variable(np.zeros((2, 2), np.float32)), axis=1)
+        nn.core.ops.op.OPS["recurrence"](x, variable(np.zeros((2, 2), np.float32)), axis=1)

@@ -8,7 +8,7 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.op import OPS
+from nnl.core.ops.op import OPS
 from nnl.ext_utils import get_extension_context
 
 V = nn.Variable.from_numpy_array

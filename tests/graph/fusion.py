@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import nnl as nn
-from nnl.core.context import Context, using
-from nnl.core.op import OPS
-from nnl.core.schema import extends
+from nnl.core.interpreters.context import Context, using
+from nnl.core.ops.op import OPS
+from nnl.core.ops.schema import extends
 from nnl.ext import native
 from nnl.ext.library import kernel_names
 from nnl.graph import passes
-from nnl.graph.program import verify
-from nnl.graph.session import session_of
+from nnl.graph.execution.session import session_of
+from nnl.graph.program.program import verify
 
 Build = Callable[[], tuple[Any, list[Any]]]
 

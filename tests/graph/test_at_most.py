@@ -9,7 +9,7 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
 from tests.graph.saved import normal
 from tests.graph.test_program_files import rewritten
 from tests.native.kernels import require_library

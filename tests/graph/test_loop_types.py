@@ -8,7 +8,7 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.op import OPS
+from nnl.core.ops.op import OPS
 from tests.graph.test_switch import backend, leaf  # noqa: F401
 
 ml_dtypes = pytest.importorskip("ml_dtypes")

@@ -9,7 +9,7 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
-from nnl.graph.session import session_of
+from nnl.graph.execution.session import session_of
 
 
 def loss(x):

@@ -11,7 +11,7 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
-from nnl.graph.models import Models
+from nnl.graph.open_sizes.native import Models
 from tests.graph.saved import check, normal
 from tests.native.kernels import require_library
 

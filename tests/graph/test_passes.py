@@ -8,15 +8,15 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
-from nnl.core.graph import capture
-from nnl.core.op import OPS
+from nnl.core.graph.node import capture
+from nnl.core.ops.op import OPS
 from nnl.ext import native
 from nnl.ext.library import Abilities, kernel_names
-from nnl.graph.lowering import lower, settle
+from nnl.graph.execution.session import session_of
 from nnl.graph.passes import PASSES
-from nnl.graph.plan import Plan
-from nnl.graph.program import VerifyError, verify
-from nnl.graph.session import session_of
+from nnl.graph.plan.plan import Plan
+from nnl.graph.program.lowering import lower, settle
+from nnl.graph.program.program import VerifyError, verify
 from tests.graph.fusion import check_appending
 from tests.native.kernels import require_onednn
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where nodes stand in drawings."""
 
-from nnl.graph.placing import placed
+from nnl.graph.printing.layout import placed
 
 
 def test_a_label_stands_beside_the_chain_that_it_is_compared_with():

@@ -11,9 +11,9 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 from nnl.ext import native
-from nnl.graph.session import session_of
+from nnl.graph.execution.session import session_of
 
-profiling = importlib.import_module("nnl.graph.profile")  # nnl.graph.profile is a function
+profiling = importlib.import_module("nnl.graph.printing.profile")
 needs_library = pytest.mark.skipif(native.library() is None, reason="no native engine")
 
 

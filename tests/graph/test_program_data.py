@@ -7,12 +7,12 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.graph import capture
-from nnl.core.op import OPS
-from nnl.core.spec import Spec
-from nnl.graph.lowering import lower
-from nnl.graph.program import VerifyError, verify
-from nnl.graph.program_data import Damaged, from_dict, to_dict
+from nnl.core.arrays.spec import Spec
+from nnl.core.graph.node import capture
+from nnl.core.ops.op import OPS
+from nnl.graph.program.lowering import lower
+from nnl.graph.program.program import VerifyError, verify
+from nnl.graph.program.program_data import Damaged, from_dict, to_dict
 
 
 def program():

@@ -18,8 +18,8 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl.ext import native
-from nnl.graph.programs import Programs
-from nnl.graph.turns import Turns
+from nnl.graph.program.files import Programs
+from nnl.graph.program.turns import Turns
 
 CONTEXTS = ["numpy", "cpu"] if native.library() is not None else ["numpy"]
 THREADS, RUNS = 8, 40
@@ -110,7 +110,7 @@ def test_programs_that_write_take_turns_and_readers_see_whole_updates(
     with nn.context_scope(nn.Context([f"{backend}:float"])):
         x.d = 0
         step(x), look(x)
-        saver = nn.graph.saving.Saver()
+        saver = nn.graph.program.saving.Saver()
         step.add_to(saver, "step"), look.add_to(saver, "look")
         saver.write(tmp_path / "a.nnlp")
     found = nn.load_program(tmp_path / "a.nnlp")

@@ -12,7 +12,7 @@ import pytest
 import nnl as nn
 import nnl.solvers as S
 from nnl.ext import native
-from nnl.graph.program_data import from_dict, to_dict
+from nnl.graph.program.program_data import from_dict, to_dict
 from tests.graph.saved import (
     MORE,
     NETWORKS,

@@ -11,7 +11,7 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 import nnl.solvers as S
-from nnl.graph.recording import Recording
+from nnl.graph.recording.recording import Recording
 
 
 def weights() -> list[nn.Variable]:

@@ -7,7 +7,7 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
 from tests.graph.saved import check, normal
 from tests.native.kernels import require_library
 
@@ -177,7 +177,7 @@ def test_it_is_written_to_onnx_as_scan(reverse):
     from onnx.reference import ReferenceEvaluator
 
     from nnl.converters.onnx import load
-    from nnl.converters.onnx.exporter import export
+    from nnl.converters.onnx.exporting.exporter import export
 
     given = values(6)
     xs = {k: nn.Variable(v.shape) for k, v in given.items()}
@@ -198,7 +198,7 @@ def test_it_is_written_to_onnx_as_scan(reverse):
 def test_what_is_carried_may_be_the_row_too_in_onnx():
     """One tensor may not have the names of two outputs."""
     ort = pytest.importorskip("onnxruntime")
-    from nnl.converters.onnx.exporter import export
+    from nnl.converters.onnx.exporting.exporter import export
 
     def f(h, row):
         h = F.tanh(h * 0.5 + row)

@@ -12,7 +12,7 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
-from nnl.graph.session import FORWARDS
+from nnl.graph.execution.session import FORWARDS
 
 torch = pytest.importorskip("torch")
 

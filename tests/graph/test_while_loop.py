@@ -10,12 +10,12 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
-from nnl.core.graph import capture
-from nnl.core.op import OPS
-from nnl.core.spec import ShapeError
-from nnl.graph.lowering import lower
-from nnl.graph.program import VerifyError, verify
-from nnl.graph.program_data import from_dict, to_dict
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.graph.node import capture
+from nnl.core.ops.op import OPS
+from nnl.graph.program.lowering import lower
+from nnl.graph.program.program import VerifyError, verify
+from nnl.graph.program.program_data import from_dict, to_dict
 from tests.graph.saved import normal
 from tests.graph.test_switch import backend, leaf, same  # noqa: F401
 

@@ -7,7 +7,7 @@ import signal
 import numpy as np
 import pytest
 
-from nnl.core.safetensors import read_header
+from nnl.core.parameters.safetensors import read_header
 
 # everything that is random or has a state, with drawn numbers that hit the middle of an epoch
 EVERYTHING = (

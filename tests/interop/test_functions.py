@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import nnl as nn
-from nnl.core.op import OPS
+from nnl.core.ops.op import OPS
 from tests.interop.bridge import NnablaError
 from tests.test_derived import Case, each_sample, samples
 

@@ -15,8 +15,8 @@ import nnl.solvers as S
 from nnl.converters.nnp.messages import parse
 from nnl.converters.nnp.reader import load
 from nnl.converters.nnp.writer import save
-from nnl.core.op import OPS
-from nnl.core.variable import forward_all
+from nnl.core.graph.variable import forward_all
+from nnl.core.ops.op import OPS
 from tests.converters.test_nnp_functions import WIDER, graph
 from tests.interop.bridge import Nnabla
 from tests.test_derived import each_sample, samples

@@ -13,7 +13,7 @@ import nnl as nn
 import nnl.functions as F
 import nnl.solvers as S
 from nnl.converters.nnp.parameter_files import load_parameters, save_parameters
-from nnl.core.parameter import set_parameter
+from nnl.core.parameters.parameter import set_parameter
 from tests.interop.bridge import Nnabla
 from tests.native.kernels import require_library
 from tests.solvers.cases import NAMES

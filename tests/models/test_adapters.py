@@ -14,8 +14,8 @@ import nnl.functions as F
 import nnl.solvers as S
 from nnl import models
 from nnl.cli.errors import UsageError
-from nnl.cli.serve import opened
-from nnl.core.safetensors import save
+from nnl.cli.services.serve import opened
+from nnl.core.parameters.safetensors import save
 from tests.models.test_quantized_weights import difference, model, scores
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 96, "n_embd": 16, "n_head": 2, "n_layer": 2}

@@ -13,8 +13,8 @@ import nnl as nn
 import nnl.functions as F
 import nnl.solvers as S
 from nnl import models
-from nnl.graph.recording import Compiled
-from nnl.graph.session import Session
+from nnl.graph.execution.session import Session
+from nnl.graph.recording.recording import Compiled
 
 LLAMA = {
     "model_type": "llama", "vocab_size": 60, "hidden_size": 64, "intermediate_size": 160,

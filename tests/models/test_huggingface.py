@@ -10,7 +10,7 @@ import pytest
 import nnl as nn
 from nnl import models
 from nnl.converters.weights.folder import read_folder, write_folder
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
 from nnl.models.huggingface.pretrained import FAMILIES
 
 SIZES = {

@@ -12,7 +12,7 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 from nnl import models
-from nnl.core.safetensors import save
+from nnl.core.parameters.safetensors import save
 from tests.converters.test_weight_groups import words
 from tests.models import texts
 

@@ -6,7 +6,7 @@ import pytest
 
 import nnl as nn
 from nnl import models as M
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
 
 # What the same network is called there; None: there is none.
 TORCHVISION = {

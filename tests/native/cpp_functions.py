@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nnl.core.op import OPS
+from nnl.core.ops.op import OPS
 from nnl.ext.native import library
 from tests.graph.saved import saved_sample
 from tests.test_derived import CASES, Case

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import nnl as nn
-from nnl.core.op import OPS
+from nnl.core.ops.op import OPS
 from tests.native.graphs import Graph
 
 STEPS = 1e-5, 1e-6

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.spec import Spec
+from nnl.core.arrays.spec import Spec
 from nnl.ext.library import native_spec
 from tests.native.kernels import array_kernel
 

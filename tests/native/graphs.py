@@ -11,7 +11,7 @@ import numpy as np
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.op import OPS
+from nnl.core.ops.op import OPS
 
 NUMPY = nn.Context(["numpy:float"])
 
@@ -92,7 +92,7 @@ class Graph:
         lines = [
             "import nnl as nn",
             "import nnl.functions as F",
-            "from nnl.core.op import OPS",
+            "from nnl.core.ops.op import OPS",
             "from tests.native.graphs import OPERATORS",
             "from tests.native.random_graphs import random_graph",
             "",

@@ -9,13 +9,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from nnl.core.context import Context, using
-from nnl.core.op import Op
-from nnl.core.spec import Spec
+from nnl.core.arrays.spec import Spec
+from nnl.core.interpreters.context import Context, using
+from nnl.core.ops.op import Op
 from nnl.ext import native
 from nnl.ext.library import kernel_names, native_spec, request
 from nnl.ext.numpy import bind as bind_numpy
-from nnl.graph.passes.prepare import PACK
+from nnl.graph.passes.layout.prepared_weights import PACK
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 F16 = np.dtype(np.float16)

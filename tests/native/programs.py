@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.elementwise import program_of
+from nnl.core.ops.elementwise import program_of
 from nnl.ext.library import DTYPES, request
 from tests.native.kernels import array_kernel, require_library, to_channels_last
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnl.core.op import OPS, Op, Sample
+from nnl.core.ops.op import OPS, Op, Sample
 
 if TYPE_CHECKING:
     from tests.native.random_graphs import Generator

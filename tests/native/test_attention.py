@@ -153,7 +153,7 @@ def test_a_mask_of_three_axes_has_none_of_heads() -> None:
 
 
 def test_masks_that_do_not_fit_are_declined() -> None:
-    from nnl.core.spec import Spec
+    from nnl.core.arrays.spec import Spec
 
     x = np.zeros((2, 2, 3, 4), F32)
     bad = np.zeros((2, 3), F32)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from nnl.cli import cpp
+from nnl.cli.networks import cpp
 from nnl.converters.nnp import members
 from nnl.ext import native
 from nnl.ext.native import loading
@@ -164,7 +164,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, name: str, **members: object) -> None:
 
 def test_an_engine_of_other_sources_is_no_damage_in_a_file(monkeypatch):
     onnx = pytest.importorskip("onnx")
-    from nnl.converters.onnx.reader import read
+    from nnl.converters.onnx.file.reader import read
 
     monkeypatch.setenv("NNL_NATIVE", "ON")
     monkeypatch.setattr(native, "load", lambda: types.ModuleType("_native"))

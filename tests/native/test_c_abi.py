@@ -14,7 +14,7 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
-from nnl.cli import cpp
+from nnl.cli.networks import cpp
 from tests.native.kernels import require_library
 
 INPUT, OUTPUT = 0, 1

@@ -15,10 +15,10 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.array import NdArray
-from nnl.core.op import Op
-from nnl.core.spec import Spec
-from nnl.core.variable import Variable
+from nnl.core.arrays.array import NdArray
+from nnl.core.arrays.spec import Spec
+from nnl.core.graph.variable import Variable
+from nnl.core.ops.op import Op
 from nnl.ext.library import native_spec
 from tests.native.kernels import require_library
 from tests.native.test_threads import in_threads

@@ -8,9 +8,9 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
-from nnl.core.graph import capture
-from nnl.core.python_function import PythonFunction
-from nnl.graph.plan import Plan
+from nnl.core.graph.node import capture
+from nnl.core.ops.python_function import PythonFunction
+from nnl.graph.plan.plan import Plan
 from tests.graph import test_loop_types, test_switch, test_while_loop
 from tests.graph.saved import normal, training_step
 from tests.native.kernels import require_library

@@ -14,8 +14,8 @@ import nnl.functions as F
 import nnl.initializer as I
 import nnl.parametric_functions as PF
 import nnl.solvers as S
-from nnl.core.op import OPS
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
+from nnl.core.ops.op import OPS
 from nnl.ext.library import DTYPES
 from nnl.utils.save import save
 from tests.native.kernels import F32, assert_close, require_library

@@ -17,8 +17,8 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
-from nnl.cli import cpp
 from nnl.cli.main import main
+from nnl.cli.networks import cpp
 from tests.native.kernels import require_library
 
 ROOT = Path(__file__).parents[2]

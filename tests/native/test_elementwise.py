@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nnl.core.elementwise import program_of
+from nnl.core.ops.elementwise import program_of
 from tests.native.kernels import BF16, F16, F32, from_channels_last, require_library
 from tests.native.programs import Program, in_place, may_overwrite, run
 

@@ -12,11 +12,11 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
-from nnl.core.context import Context, using
-from nnl.core.dispatch import bind
-from nnl.core.op import OPS, Op
-from nnl.core.spec import Spec
-from nnl.graph.session import session_of
+from nnl.core.arrays.spec import Spec
+from nnl.core.interpreters.context import Context, using
+from nnl.core.interpreters.dispatch import bind
+from nnl.core.ops.op import OPS, Op
+from nnl.graph.execution.session import session_of
 from nnl.training.loss_scaling import DynamicLossScalingUpdater
 from tests.native.kernels import BF16, F16, is_float, require_library
 from tests.native.test_kernels import cases

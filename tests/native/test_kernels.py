@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nnl.core.elementwise import ARITY
-from nnl.core.op import OPS, Op
-from nnl.core.spec import Spec
+from nnl.core.arrays.spec import Spec
+from nnl.core.ops.elementwise import ARITY
+from nnl.core.ops.op import OPS, Op
 from nnl.ext import native
 from nnl.ext.library import kernel_names, native_spec, plain_attributes
-from nnl.graph.program import LIBRARY_OPS
+from nnl.graph.program.program import LIBRARY_OPS
 from tests.native.kernels import (
     BF16,
     F16,
@@ -32,7 +32,7 @@ NAMES = sorted(KNOWN - LIBRARY_OPS)
 
 def cases(op: Op) -> Iterator[tuple[Any, list[Any]]]:
     """(attributes, float32 inputs) of every sample, as bind() would pass them."""
-    from nnl.core import random as nnl_random
+    from nnl.core.interpreters import random as nnl_random
 
     for sample in op.attrs_class.samples(np.random.default_rng(0)):
         inputs = []

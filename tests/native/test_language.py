@@ -12,9 +12,9 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
-from nnl.core.graph import capture
-from nnl.core.op import OPS
-from nnl.graph.plan import Plan
+from nnl.core.graph.node import capture
+from nnl.core.ops.op import OPS
+from nnl.graph.plan.plan import Plan
 from tests.native.kernels import (
     BF16,
     F16,

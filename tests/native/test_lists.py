@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops over the arrays of a step in C++ do what those of nnl/core/lists.py do."""
+"""Loops over the arrays of a step in C++ do what those of nnl/core/arrays/bulk.py do."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core import lists
-from nnl.core.array import NdArray
-from nnl.core.graph import capture
-from nnl.core.record import PLAIN
+from nnl.core.arrays import bulk
+from nnl.core.arrays.array import NdArray
+from nnl.core.arrays.memory_record import PLAIN
+from nnl.core.graph.node import capture
 from tests.native.kernels import require_library
 
 
@@ -59,7 +59,7 @@ class Entry:
 def both(f: Callable[[Any, list[NdArray]], Any]) -> None:
     """What a function of loops and arrays gives is the same with both loops."""
     require_library()
-    assert f(lists, made()) == f(lists.LISTS, made())
+    assert f(bulk, made()) == f(bulk.LISTS, made())
 
 
 def at(x: Any, among: list[Any]) -> int:
@@ -223,7 +223,9 @@ def test_gradients_become_zero_lazily() -> None:
         every = [*arrays, constant]
         versions = [nd.record.version for nd in every]
         loops.zero_gradients([Entry(nd) for nd in every])
-        assert work.let_go_of == [arrays[2]] and constant.record is nn.core.record.ZERO
+        assert (
+            work.let_go_of == [arrays[2]] and constant.record is nn.core.arrays.memory_record.ZERO
+        )
         assert not own.any()
         changed = [nd.record.version != v for nd, v in zip(every, versions, strict=True)]
         arrays[2].record.work = arrays[3].record.own = None
@@ -269,19 +271,19 @@ def test_graphs_are_captured() -> None:
         return seen
 
     both(f)
-    nodes = {name: (ops, plain) for name, (ops, _, plain) in f(lists, None).items()}
+    nodes = {name: (ops, plain) for name, (ops, _, plain) in f(bulk, None).items()}
     assert nodes["y"] == (["tanh", "mul2", "concatenate"], True)
     assert not nodes["z"][1] and not nodes["w"][1] and not nodes["still"][1] and nodes["a"][1]
 
 
 def test_the_engine_uses_them() -> None:
     lib = require_library()
-    assert nn.core.lists.LISTS.living is lib.living
+    assert nn.core.arrays.bulk.LISTS.living is lib.living
 
 
 def test_backward_passes_have_the_same_key(monkeypatch: pytest.MonkeyPatch) -> None:
     require_library()
-    backward = importlib.import_module("nnl.coexec.backward")
+    backward = importlib.import_module("nnl.coexec.deferring.backward")
     at = spec_from_file_location("as_written", backward.__file__)
     assert at is not None and at.loader is not None
     as_written = module_from_spec(at)

@@ -11,8 +11,8 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl import models
-from nnl.core import safetensors
-from nnl.core.op import OPS
+from nnl.core.ops.op import OPS
+from nnl.core.parameters import safetensors
 from tests.graph.saved import MORE, NETWORKS, STEPS, leaves_of, saved_sample, training_step
 from tests.native.cpp_functions import PAGE, page
 from tests.native.kernels import require_library, require_onednn

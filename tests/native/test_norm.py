@@ -10,8 +10,8 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.op import OPS, Op
-from nnl.core.spec import Spec
+from nnl.core.arrays.spec import Spec
+from nnl.core.ops.op import OPS, Op
 from nnl.ext.library import native_spec
 from tests.native.kernels import (
     BF16,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What C does for parametric functions is what nnl/core/parameter.py and annotations.py say."""
+"""What C does for parametric functions is what parameter.py and annotations.py of core say."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import pytest
 
 import nnl as nn
 import nnl.parametric_functions as PF
-from nnl.core import annotations, parameter
-from nnl.core.annotations import CHECKS, Input, checker
-from nnl.core.context import STATE
-from nnl.core.parameter import CALLS, PLACE
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.interpreters.context import STATE
+from nnl.core.ops import annotations
+from nnl.core.ops.annotations import CHECKS, Input, checker
+from nnl.core.parameters import parameter
+from nnl.core.parameters.parameter import CALLS, PLACE
 from tests.native.kernels import require_library
 
 

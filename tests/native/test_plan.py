@@ -6,9 +6,9 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.graph import capture
-from nnl.graph.plan import Plan
-from nnl.graph.program import Step
+from nnl.core.graph.node import capture
+from nnl.graph.plan.plan import Plan
+from nnl.graph.program.program import Step
 from tests.native.kernels import require_library
 
 SPEC = ((2, 3), 0, False)
@@ -54,6 +54,6 @@ def test_a_step_without_kernel_and_definition_is_an_error(monkeypatch):
         program.steps = [Step("no_such_kernel", {}, old.ins, old.outs)]
 
     require_library()
-    monkeypatch.setattr("nnl.graph.plan.optimise", lose)
+    monkeypatch.setattr("nnl.graph.plan.plan.optimise", lose)
     with pytest.raises(NotImplementedError, match="has neither a kernel nor a definition"):
         Plan(capture([y.edge]), {y.edge.key})

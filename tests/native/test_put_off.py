@@ -19,14 +19,14 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
-from nnl.core.array import NdArray
-from nnl.core.context import STATE
-from nnl.core.graph import Node
+from nnl.core.arrays.array import NdArray
+from nnl.core.graph.node import Node
+from nnl.core.interpreters.context import STATE
 from tests.coexec.steps import variable
 from tests.native.kernels import require_library
 
-skeleton = importlib.import_module("nnl.coexec.skeleton")
-backward = importlib.import_module("nnl.coexec.backward")
+skeleton = importlib.import_module("nnl.coexec.deferring.deferred_step")
+backward = importlib.import_module("nnl.coexec.deferring.backward")
 METHODS = ("_numbers", "calls", "backward")
 
 
@@ -55,7 +55,7 @@ def as_written(module: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first step is put off already."""
-    monkeypatch.setattr("nnl.coexec.watch.OFTEN", 0)
+    monkeypatch.setattr("nnl.coexec.policy.watch.OFTEN", 0)
 
 
 @contextmanager

@@ -12,9 +12,9 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.graph import capture
+from nnl.core.graph.node import capture
 from nnl.ext.native import library
-from nnl.graph.plan import Plan
+from nnl.graph.plan.plan import Plan
 
 pytestmark = pytest.mark.skipif(
     library() is None or "quantized_affine" not in library().kernel_names(),

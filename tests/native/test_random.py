@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nnl.core.op import OPS
-from nnl.core.spec import Spec
+from nnl.core.arrays.spec import Spec
+from nnl.core.ops.op import OPS
 from tests.native.kernels import (
     BF16,
     F16,

@@ -11,8 +11,8 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
-from nnl.core.op import OPS
-from nnl.graph.session import session_of
+from nnl.core.ops.op import OPS
+from nnl.graph.execution.session import session_of
 from tests.native.kernels import BF16, F16, F32, assert_close, run_native, run_numpy
 
 GATES = {"tanh": (1, 1), "relu": (1, 1), "lstm": (4, 4), "gru": (3, 4)}

@@ -19,8 +19,8 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.python_function import PythonFunction
-from nnl.graph.session import session_of
+from nnl.core.ops.python_function import PythonFunction
+from nnl.graph.execution.session import session_of
 from tests.native.kernels import require_library
 
 

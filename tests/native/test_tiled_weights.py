@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import nnl.functions as F  # noqa: F401  (registers the ops)
-from nnl.core.op import OPS
-from nnl.core.spec import Spec
+from nnl.core.arrays.spec import Spec
+from nnl.core.ops.op import OPS
 from nnl.ext.library import native_spec, plain_attributes
 from tests.native.kernels import (
     BF16,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nnl.core.op import OPS
+from nnl.core.ops.op import OPS
 from nnl.ext.library import plain_attributes
 from nnl.solvers.joined import RULES as joined_rules
 from tests.native.direct import call

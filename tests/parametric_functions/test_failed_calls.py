@@ -5,7 +5,7 @@ import pytest
 
 import nnl as nn
 import nnl.parametric_functions as PF
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
 
 
 def names():

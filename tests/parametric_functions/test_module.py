@@ -9,7 +9,11 @@ import pytest
 import nnl as nn
 from nnl import functions as F
 from nnl import parametric_functions as PF
-from nnl.core.parameter import FILES, get_current_parameter_scope, get_parameter_or_create
+from nnl.core.parameters.parameter import (
+    FILES,
+    get_current_parameter_scope,
+    get_parameter_or_create,
+)
 from nnl.parametric_functions.module import Module, ParamMemo, Sequential
 
 

@@ -9,7 +9,7 @@ import pytest
 import nnl as nn
 from nnl import functions as F
 from nnl import parametric_functions as PF
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
 
 
 @pytest.fixture(autouse=True)

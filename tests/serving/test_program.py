@@ -9,7 +9,7 @@ import pytest
 import nnl as nn
 from nnl import models
 from nnl.cli.main import main
-from nnl.cli.serve import opened
+from nnl.cli.services.serve import opened
 from nnl.models.huggingface.stored import StoredText, conversation, turns_of
 from nnl.models.huggingface.text import Text
 from nnl.serving.metrics import Metrics

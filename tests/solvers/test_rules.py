@@ -10,8 +10,8 @@ import pytest
 
 import nnl as nn
 import nnl.solvers as S
-from nnl.core.op import OPS
-from nnl.core.spec import Spec
+from nnl.core.arrays.spec import Spec
+from nnl.core.ops.op import OPS
 from nnl.solvers.rule import BLOCK
 from tests.solvers.cases import CASES, FUSED, IDS, NAMES, RATE, gradients, trajectory
 

@@ -10,7 +10,7 @@ import pytest
 
 import nnl as nn
 import nnl.solvers as S
-from nnl.core.op import OPS
+from nnl.core.ops.op import OPS
 from nnl.solvers.rule import Rule, update_op
 from tests.solvers.cases import FUSED, NAMES, RATE
 

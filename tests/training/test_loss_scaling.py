@@ -14,8 +14,8 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
-from nnl.core.python_function import PythonFunction
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.ops.python_function import PythonFunction
 from nnl.training import loss_scaling
 from nnl.training.loss_scaling import HIGHEST, LOWEST, DynamicLossScalingUpdater
 

@@ -11,16 +11,17 @@ from typing import Any
 from fastapi import APIRouter
 
 import nnl
-from nnl.console import optimizers, palette
-from nnl.console.analysis import analyse
 from nnl.console.api.requests import Body, The, document
-from nnl.console.code import code
-from nnl.console.configuring import config_problems
-from nnl.console.diff import diff
-from nnl.console.layout import arrange
-from nnl.console.security import UPLOAD_BYTES
-from nnl.core.context import BACKENDS
-from nnl.core.limits import cores, memory_bytes
+from nnl.console.documents import optimizers
+from nnl.console.documents.code import code
+from nnl.console.documents.configuring import config_problems
+from nnl.console.documents.diff import diff
+from nnl.console.documents.layout import arrange
+from nnl.console.palette import palette
+from nnl.console.palette.analysis import analyse
+from nnl.console.server.security import UPLOAD_BYTES
+from nnl.core.interpreters.context import BACKENDS
+from nnl.core.interpreters.resources import cores, memory_bytes
 
 router = APIRouter()
 

@@ -10,12 +10,12 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from nnl.console.api.requests import Body, The, attachment, document, received, text
-from nnl.console.code import code
-from nnl.console.document import Document
-from nnl.console.errors import Refused
-from nnl.console.report import html
-from nnl.console.state import Console
-from nnl.console.training import FILES, export
+from nnl.console.documents.code import code
+from nnl.console.documents.document import Document
+from nnl.console.server.errors import Refused
+from nnl.console.server.state import Console
+from nnl.console.trials.report import html
+from nnl.console.trials.training import FILES, export
 from nnl.converters.nnp.parameter_files import Stored
 
 router = APIRouter()

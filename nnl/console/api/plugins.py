@@ -9,7 +9,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import FileResponse
 
 from nnl.console.api.requests import Body, The, text
-from nnl.console.errors import Refused
+from nnl.console.server.errors import Refused
 
 router = APIRouter()
 

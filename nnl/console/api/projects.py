@@ -8,10 +8,10 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from nnl.console.api.requests import Body, Head, The, document, text
-from nnl.console.diff import diff
-from nnl.console.document import Document
-from nnl.console.errors import missing
-from nnl.console.samples import SAMPLES
+from nnl.console.documents.diff import diff
+from nnl.console.documents.document import Document
+from nnl.console.documents.samples import SAMPLES
+from nnl.console.server.errors import missing
 
 router = APIRouter()
 

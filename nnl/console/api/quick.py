@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from nnl.console.api.requests import Body, The, received, text, whole
-from nnl.console.quick import inspect, train
+from nnl.console.documents.ready_models import inspect, train
 
 router = APIRouter(prefix="/quick")
 

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from nnl.console.api.requests import The, received
-from nnl.console.reports import MAX_BYTES
+from nnl.console.trials.reports import MAX_BYTES
 
 router = APIRouter()
 

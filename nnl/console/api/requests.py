@@ -11,9 +11,9 @@ from typing import Annotated, Any
 from fastapi import Depends, Header, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from nnl.console.document import Document, Invalid, parse
-from nnl.console.errors import Refused
-from nnl.console.state import Console
+from nnl.console.documents.document import Document, Invalid, parse
+from nnl.console.server.errors import Refused
+from nnl.console.server.state import Console
 
 
 def console(request: Request) -> Console:

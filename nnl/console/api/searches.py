@@ -11,9 +11,9 @@ from fastapi import APIRouter, Request, Response
 
 from nnl.console.api.requests import Body, The, text
 from nnl.console.api.trials import message, stream
-from nnl.console.errors import Refused
-from nnl.console.mutation import RULES
-from nnl.console.state import Console
+from nnl.console.documents.mutation import RULES
+from nnl.console.server.errors import Refused
+from nnl.console.server.state import Console
 
 router = APIRouter()
 

@@ -16,12 +16,12 @@ from starlette.concurrency import run_in_threadpool
 
 from nnl.console.api.files import WITHOUT_WEIGHTS, written
 from nnl.console.api.requests import Body, The, attachment, text
-from nnl.console.comparing import compared, exported, listed
-from nnl.console.errors import Refused, missing
-from nnl.console.events import lines, parsed, series
-from nnl.console.processes import size_of, tail
-from nnl.console.state import Console
-from nnl.console.trials import ENDED
+from nnl.console.server.errors import Refused, missing
+from nnl.console.server.processes import size_of, tail
+from nnl.console.server.state import Console
+from nnl.console.trials.comparing import compared, exported, listed
+from nnl.console.trials.events import lines, parsed, series
+from nnl.console.trials.trials import ENDED
 
 router = APIRouter()
 _POLL_S = 0.1

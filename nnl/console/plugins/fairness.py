@@ -9,7 +9,7 @@ import json
 
 import numpy as np
 
-from nnl.console.explaining import samples
+from nnl.console.trials.explaining import samples
 
 
 def fairness(predicted, labels, group):
@@ -58,7 +58,7 @@ def main():
         "-o", "--output", default="fairness.json", help="measures (text) default=fairness.json"
     )
     args = parser.parse_args()
-    from nnl.console.explaining import Explained
+    from nnl.console.trials.explaining import Explained
 
     network = Explained(args.model, 50)
     said = network.likelihoods(samples(args.dataset, args.inputs))

@@ -8,7 +8,7 @@ import argparse
 
 import numpy as np
 
-from nnl.console.explaining import Explained, sample, write_map
+from nnl.console.trials.explaining import Explained, sample, write_map
 
 
 def grad_cam(network, x, number, maps=None):

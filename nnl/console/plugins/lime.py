@@ -8,7 +8,7 @@ import argparse
 
 import numpy as np
 
-from nnl.console.explaining import Explained, masked, sample, segments, write_map
+from nnl.console.trials.explaining import Explained, masked, sample, segments, write_map
 
 
 def lime(predict, x, parts, count=500, baseline=0.0, width=0.25, seed=0):

@@ -13,7 +13,7 @@ import numpy as np
 
 import nnl as nn
 import nnl.functions as F
-from nnl.console.explaining import Explained, samples
+from nnl.console.trials.explaining import Explained, samples
 
 
 class Trained:

@@ -10,7 +10,7 @@ from itertools import permutations
 
 import numpy as np
 
-from nnl.console.explaining import Explained, masked, sample, segments, write_map
+from nnl.console.trials.explaining import Explained, masked, sample, segments, write_map
 
 
 def shap(predict, x, parts, orders=100, baseline=0.0, seed=0):

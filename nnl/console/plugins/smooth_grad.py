@@ -8,7 +8,7 @@ import argparse
 
 import numpy as np
 
-from nnl.console.explaining import Explained, sample, write_map
+from nnl.console.trials.explaining import Explained, sample, write_map
 
 
 def smooth_grad(network, x, number, count=50, noise=0.15, seed=0):

@@ -11,7 +11,7 @@ import csv
 import numpy as np
 
 import nnl as nn
-from nnl.console.explaining import Explained, samples
+from nnl.console.trials.explaining import Explained, samples
 
 
 class Losses:

@@ -9,8 +9,8 @@ from nnl.converters.csrc.steps import Key
 from nnl.converters.lowering import Lowered
 from nnl.converters.model import Network
 from nnl.converters.samples import Samples, batches
-from nnl.core.graph import Value
-from nnl.core.variable import Variable, forward_all
+from nnl.core.graph.node import Value
+from nnl.core.graph.variable import Variable, forward_all
 
 
 def ranges_of(lowered: Lowered, samples: Samples) -> dict[Key, tuple[float, float]]:

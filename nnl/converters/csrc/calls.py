@@ -10,8 +10,8 @@ from pathlib import Path
 
 from nnl.converters.csrc.loops import COPY, Loop, Pattern, dense, instructions, stretched
 from nnl.converters.csrc.steps import Call, Key, Read, Sizes, Window, Work, Written
-from nnl.core.elementwise import is_elementwise, program_of
-from nnl.core.graph import Node
+from nnl.core.graph.node import Node
+from nnl.core.ops.elementwise import is_elementwise, program_of
 
 KERNELS = Path(__file__).parent / "kernels"
 Steps = Iterator[Loop | Call]

@@ -12,7 +12,7 @@ import numpy as np
 
 from nnl.converters.csrc.steps import Call, Key, Read, Work, Written
 from nnl.converters.scale import Scale
-from nnl.core.elementwise import ARITY, NAMES, Program
+from nnl.core.ops.elementwise import ARITY, NAMES, Program
 
 Operand = tuple[str, int] | float  # ("x", number of a read), ("t", of an instruction), a constant
 Body = tuple[tuple[str, tuple[Operand, ...]], ...]  # instructions; the last one is the result

@@ -16,8 +16,8 @@ from nnl.converters.csrc.loops import COPY, Loop, dense, read, written
 from nnl.converters.csrc.steps import Call, Key, Read, Work
 from nnl.converters.lowering import Lowered
 from nnl.converters.scale import Scale
-from nnl.core.graph import Value
-from nnl.graph.memory import plan_memory
+from nnl.core.graph.node import Value
+from nnl.graph.plan.memory import plan_memory
 
 MOST_READS = 16  # of a loop that was joined from several; C99 promises 127 parameters
 _FLOAT = 4  # bytes

@@ -11,8 +11,8 @@ import numpy as np
 
 import nnl.functions as F
 from nnl.converters.rules.spectra import PIXELS, SPECTRA
-from nnl.core.op import OPS
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
+from nnl.core.ops.op import OPS
 from nnl.functions.interpolate import settings, split, taps
 from nnl.functions.pooling import layout
 

@@ -10,7 +10,7 @@ from nnl.converters.csrc.memory import MOST
 from nnl.converters.csrc.rules import RULES
 from nnl.converters.lowering import Target
 from nnl.converters.nnp.function_messages import visible_inputs
-from nnl.core.graph import Node, Value
+from nnl.core.graph.node import Node, Value
 
 
 def target() -> Target:

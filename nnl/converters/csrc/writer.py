@@ -22,9 +22,9 @@ from nnl.converters.lowering import Lowered, lower
 from nnl.converters.model import Model, Network
 from nnl.converters.nnp.open_batch import count_by_sums
 from nnl.converters.open_networks import moving_nodes, record_networks
-from nnl.core.atomic import replacing
-from nnl.core.graph import Value
-from nnl.graph.open_recording import OpenGraphs
+from nnl.core.graph.node import Value
+from nnl.core.parameters.atomic import replacing
+from nnl.graph.open_sizes.recording import OpenGraphs
 
 _MADE = "/* Made by `nnl convert -O CSRC`. */\n"
 _KINDS = {"f4": "float", "i1": "int8_t", "i4": "int32_t"}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
 
 
 def _complete(a: Any, x: Any, beta: Any, gamma: Any, mean: Any, variance: Any) -> Any:

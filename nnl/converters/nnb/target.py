@@ -21,7 +21,7 @@ from nnl.converters.nnp.function_messages import (
     write_arguments,
 )
 from nnl.converters.nnp.messages import messages
-from nnl.core.graph import Node, Value
+from nnl.core.graph.node import Node, Value
 
 _POOLING = ("MaxPooling", "AveragePooling", "SumPooling")
 

@@ -14,8 +14,8 @@ from nnl.converters.lowering import Lowered
 from nnl.converters.model import Key, Network
 from nnl.converters.nnb.table import DTYPES
 from nnl.converters.nnp.function_messages import visible_inputs, visible_outputs
-from nnl.core.atomic import replacing
-from nnl.core.graph import Node, Value
+from nnl.core.graph.node import Node, Value
+from nnl.core.parameters.atomic import replacing
 
 WANTED = "FLOAT32, FIXED16, FIXED8, these two with a position as in FIXED16_10, or SIGN"
 

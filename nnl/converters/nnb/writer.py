@@ -17,8 +17,8 @@ from nnl.converters.nnb.table import CHOICES, LEVEL, TYPES, VERSIONS, check_leve
 from nnl.converters.nnb.target import arguments, target, weights, wrong_types
 from nnl.converters.nnb.types import Type, Types, outputs, size_of, stored
 from nnl.converters.nnp.function_messages import visible_inputs
-from nnl.core.atomic import replacing
-from nnl.core.graph import Node, Value
+from nnl.core.graph.node import Node, Value
+from nnl.core.parameters.atomic import replacing
 from nnl.functions.binary import signs
 
 

@@ -14,15 +14,15 @@ from nnl.converters.nnp.initial_values import initial_value
 from nnl.converters.nnp.network_pass import NnpNetworkPass
 from nnl.converters.nnp.network_reader import LoadedNetwork, build_network
 from nnl.converters.nnp.parameter_files import Stored, is_well_placed, set_value
-from nnl.core.array import NdArray
-from nnl.core.graph import Value
-from nnl.core.parameter import (
+from nnl.core.arrays.array import NdArray
+from nnl.core.arrays.spec import ShapeError, Spec
+from nnl.core.graph.node import Value
+from nnl.core.graph.variable import Variable
+from nnl.core.parameters.parameter import (
     get_parameter,
     get_parameters,
     set_parameter,
 )
-from nnl.core.spec import ShapeError, Spec
-from nnl.core.variable import Variable
 
 
 class NewParameters:

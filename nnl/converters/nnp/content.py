@@ -15,7 +15,7 @@ from nnl.converters.nnp.network_reader import in_order, shapes_of
 from nnl.converters.nnp.parameter_files import stored_bytes
 from nnl.converters.nnp.wire import check_size
 from nnl.converters.nnp.writer import VERSION, archive, to_bytes, to_text
-from nnl.core.atomic import replacing
+from nnl.core.parameters.atomic import replacing
 
 logger = logging.getLogger("nnl")
 

@@ -9,8 +9,8 @@ from typing import Any
 from nnl.converters.nnp.messages import messages
 from nnl.converters.nnp.network_writer import WrittenNetwork
 from nnl.converters.nnp.schedules import write_scheduler
-from nnl.core.context import Context
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
+from nnl.core.interpreters.context import Context
 from nnl.solvers.base import Solver
 
 KEYS = (

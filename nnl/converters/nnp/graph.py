@@ -9,8 +9,8 @@ from nnl.converters.nnp.archive import Files, read_files
 from nnl.converters.nnp.building import NewParameters, build_networks
 from nnl.converters.nnp.network_pass import NnpNetworkPass
 from nnl.converters.nnp.network_reader import LoadedNetwork, LoadedVariable
-from nnl.core.parameter import Scope, get_parameters, parameter_scope, set_parameter
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
+from nnl.core.parameters.parameter import Scope, get_parameters, parameter_scope, set_parameter
 
 __all__ = ["NnpLoader", "NnpNetwork", "NnpNetworkPass"]
 

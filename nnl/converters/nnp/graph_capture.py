@@ -9,9 +9,9 @@ from typing import Any
 from nnl.converters.nnp.graph_def import ProtoGraph, ProtoNetwork
 from nnl.converters.nnp.messages import messages
 from nnl.converters.nnp.network_writer import WrittenNetwork
-from nnl.core.graph import Value, capture
-from nnl.core.parameter import Scope
-from nnl.core.variable import Variable
+from nnl.core.graph.node import Value, capture
+from nnl.core.graph.variable import Variable
+from nnl.core.parameters.parameter import Scope
 
 
 def create_graph_from_variable(

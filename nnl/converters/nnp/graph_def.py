@@ -21,15 +21,15 @@ from nnl.converters.nnp.messages import messages
 from nnl.converters.nnp.network_pass import NnpNetworkPass
 from nnl.converters.nnp.parameter_files import Stored, add_to_proto, from_proto
 from nnl.converters.nnp.training_reader import context_of
-from nnl.core.context import STATE, using
-from nnl.core.parameter import (
+from nnl.core.graph.variable import Variable
+from nnl.core.interpreters.context import STATE, using
+from nnl.core.parameters.parameter import (
     Scope,
     get_current_parameter_scope,
     get_parameters,
     parameter_scope,
     set_parameter,
 )
-from nnl.core.variable import Variable
 
 DEFAULT_NAME = "model"
 

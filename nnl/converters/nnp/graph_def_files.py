@@ -13,8 +13,8 @@ from typing import Any
 from nnl.converters.nnp.archive import Files, read_files
 from nnl.converters.nnp.graph_def import ProtoGraph, ProtoNetwork, graph_of
 from nnl.converters.nnp.writer import write_to
-from nnl.core.parameter import Scope
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
+from nnl.core.parameters.parameter import Scope
 
 
 def load(

@@ -11,11 +11,11 @@ from typing import Any
 
 from nnl.converters.nnp.graph_capture import add_network
 from nnl.converters.nnp.graph_def import DEFAULT_NAME, ProtoGraph, ProtoNetwork, ProtoVariable
-from nnl.core.context import STATE, using
-from nnl.core.graph import Node, Value
-from nnl.core.interpreter import Interpreter, Static
-from nnl.core.parameter import Scope, get_parameter, parameter_scope, set_parameter
-from nnl.core.variable import Variable
+from nnl.core.graph.node import Node, Value
+from nnl.core.graph.variable import Variable
+from nnl.core.interpreters.context import STATE, using
+from nnl.core.interpreters.interpreter import Interpreter, Static
+from nnl.core.parameters.parameter import Scope, get_parameter, parameter_scope, set_parameter
 from nnl.parametric_functions.module import Module
 
 

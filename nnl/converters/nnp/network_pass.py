@@ -10,8 +10,8 @@ from copy import copy
 from typing import Any
 
 from nnl.converters.nnp.function_messages import argument_field
-from nnl.core.parameter import get_current_parameter_scope
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
+from nnl.core.parameters.parameter import get_current_parameter_scope
 
 logger = logging.getLogger("nnl")
 Callback = Callable[..., Any]

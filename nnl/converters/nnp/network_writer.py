@@ -14,8 +14,8 @@ from nnl.converters.nnp.function_messages import (
     visible_outputs,
     write_arguments,
 )
-from nnl.core.graph import Node, Value, capture
-from nnl.core.variable import Variable
+from nnl.core.graph.node import Node, Value, capture
+from nnl.core.graph.variable import Variable
 
 logger = logging.getLogger("nnl")
 

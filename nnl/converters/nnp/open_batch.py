@@ -11,11 +11,11 @@ import numpy as np
 
 import nnl.functions as F
 from nnl.converters.nnp.network_reader import END
-from nnl.core.context import using
-from nnl.core.graph import Value, capture
-from nnl.core.variable import Variable
-from nnl.graph.open_recording import ROOM, OpenGraphs
-from nnl.graph.sizes import Vector
+from nnl.core.graph.node import Value, capture
+from nnl.core.graph.variable import Variable
+from nnl.core.interpreters.context import using
+from nnl.graph.open_sizes.recording import ROOM, OpenGraphs
+from nnl.graph.open_sizes.sizes import Vector
 
 _SHAPED = (
     *("Reshape", "Broadcast", "Constant", "Rand", "Randint", "Randn"),

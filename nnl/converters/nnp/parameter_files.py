@@ -15,15 +15,15 @@ import numpy as np
 from nnl.converters.nnp.members import BytesFile, Member, Place, members, sealed, whole
 from nnl.converters.nnp.messages import messages, parse
 from nnl.converters.nnp.wire import check_size, join_parameters, split_parameters
-from nnl.core.atomic import replacing
-from nnl.core.parameter import (
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.graph.variable import Variable
+from nnl.core.parameters.atomic import replacing
+from nnl.core.parameters.parameter import (
     all_or_nothing,
     get_parameter,
     get_parameter_or_create,
     get_parameters,
 )
-from nnl.core.spec import ShapeError
-from nnl.core.variable import Variable
 from nnl.data.damage import numbers
 from nnl.ext.native import LARGE
 

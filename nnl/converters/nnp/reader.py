@@ -21,8 +21,8 @@ from nnl.converters.nnp.training_reader import (
     restore_optimizer_state,
     training_config,
 )
-from nnl.core.context import Context, using
-from nnl.core.parameter import (
+from nnl.core.interpreters.context import Context, using
+from nnl.core.parameters.parameter import (
     get_current_parameter_scope,
 )
 

@@ -13,8 +13,8 @@ from nnl.converters.nnp.members import sealed, whole
 from nnl.converters.nnp.messages import messages, parse
 from nnl.converters.nnp.parameter_files import h5_value
 from nnl.converters.nnp.wire import check_size
-from nnl.core.atomic import replacing
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
+from nnl.core.parameters.atomic import replacing
 from nnl.data.damage import numbers
 from nnl.solvers.base import Solver
 from nnl.solvers.states import STATE_FILES, SolverState

@@ -16,7 +16,7 @@ import numpy as np
 
 from nnl.converters.nnp.members import Member, Place
 from nnl.converters.nnp.messages import messages, parse
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
 
 _VARINT, _LENGTH = 0, 2  # wire types of protobuf
 _PARAMETER = 200  # field of NNablaProtoBuf

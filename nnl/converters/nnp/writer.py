@@ -15,9 +15,9 @@ from nnl.converters.nnp.members import sealed
 from nnl.converters.nnp.parameter_files import ALIGNMENT, Stored, add_to_proto, stored_bytes
 from nnl.converters.nnp.solver_files import state_arrays, write_h5
 from nnl.converters.nnp.wire import check_size
-from nnl.core.atomic import replacing
-from nnl.core.parameter import get_parameters
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
+from nnl.core.parameters.atomic import replacing
+from nnl.core.parameters.parameter import get_parameters
 
 VERSION = "0.1\n"
 EXTENSIONS = (".nnp", ".nntxt", ".prototxt", ".protobuf")

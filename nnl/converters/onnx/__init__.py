@@ -10,21 +10,21 @@ from importlib import import_module
 from typing import Any
 
 _HOME = {
-    "load": "importer",
-    "OnnxModel": "importer",
-    "save": "exporter",
-    "read": "reader",
-    "write": "writer",
-    "Model": "model",
-    "Graph": "model",
-    "Node": "model",
-    "Visitor": "model",
-    "EmptyVisitor": "model",
-    "StrictVisitor": "model",
-    "operator_class": "operators",
-    "OnnxError": "errors",
-    "UnsupportedOperator": "errors",
-    "export": "exporter",
+    "load": "running.onnx_model",
+    "OnnxModel": "running.onnx_model",
+    "save": "exporting.exporter",
+    "read": "file.reader",
+    "write": "file.writer",
+    "Model": "file.model",
+    "Graph": "file.model",
+    "Node": "file.model",
+    "Visitor": "file.model",
+    "EmptyVisitor": "file.model",
+    "StrictVisitor": "file.model",
+    "operator_class": "file.operators",
+    "OnnxError": "file.errors",
+    "UnsupportedOperator": "file.errors",
+    "export": "exporting.exporter",
 }
 
 __all__ = sorted(_HOME)

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core import random
-from nnl.core.atomic import replacing
+from nnl.core.interpreters import random
+from nnl.core.parameters.atomic import replacing
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
 TRAINING = ("adagrad", "adam", "momentum", "gradient")
@@ -167,7 +167,7 @@ def onnxruntime_data(model: Any) -> tuple[list[Any], list[Any]]:
 def run(case: Case) -> str | None:
     """Run one test: None if it passes, else the reason."""
     from nnl.converters.onnx import load
-    from nnl.core.parameter import parameter_scope
+    from nnl.core.parameters.parameter import parameter_scope
 
     scope: Any = {}
     try:
@@ -247,7 +247,7 @@ def page(groups: dict[str, list[tuple[str, str | None]]]) -> str:
     """The report as Markdown."""
     import onnx
 
-    from nnl.converters.onnx.registry import support_table
+    from nnl.converters.onnx.file.registry import support_table
 
     lines = [
         "# ONNX report",

@@ -10,8 +10,8 @@ import numpy as np
 
 from nnl import functions as F
 from nnl.converters.rewriting.converter import FunctionModifier, again, named_inputs
-from nnl.core.function import Function
-from nnl.core.variable import Variable
+from nnl.core.graph.function import Function
+from nnl.core.graph.variable import Variable
 from nnl.functions.arithmetic import Binary, Unary, Variadic
 from nnl.functions.comparison import OneArray
 

@@ -10,9 +10,9 @@ import numpy as np
 from nnl import functions as F
 from nnl.converters.rewriting.converter import FunctionModifier, again, named_inputs
 from nnl.converters.rewriting.weights import WITH_MAPS, along_maps, changed, channel_axis, leaves
-from nnl.core.function import Function
-from nnl.core.parameter import get_parameter_or_create, parameter_scope
-from nnl.core.variable import Variable
+from nnl.core.graph.function import Function
+from nnl.core.graph.variable import Variable
+from nnl.core.parameters.parameter import get_parameter_or_create, parameter_scope
 from nnl.parametric_functions.initializer import ConstantInitializer
 
 # The parameters of a normalisation, which are also those of a fused one.

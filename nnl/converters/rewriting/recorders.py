@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.parameter import get_parameter, get_parameter_or_create
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
+from nnl.core.parameters.parameter import get_parameter, get_parameter_or_create
 from nnl.functions.range_recorder import record_range
 from nnl.parametric_functions.initializer import ConstantInitializer
 

@@ -9,10 +9,10 @@ from typing import Any
 from nnl import functions as F
 from nnl.converters.rewriting.converter import FunctionModifier, again
 from nnl.converters.rewriting.recorders import PrecisionMode, QATConfig
-from nnl.core.function import Function
-from nnl.core.graph import capture
-from nnl.core.parameter import get_parameter_or_create, parameter_scope
-from nnl.core.variable import Variable
+from nnl.core.graph.function import Function
+from nnl.core.graph.node import capture
+from nnl.core.graph.variable import Variable
+from nnl.core.parameters.parameter import get_parameter_or_create, parameter_scope
 
 OF_TWO = ("Add2", "Sub2", "Mul2", "Div2", "Pow2")
 OF_MANY = ("Concatenate", "Stack")

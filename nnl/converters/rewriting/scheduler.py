@@ -19,10 +19,10 @@ from nnl.converters.rewriting.recording import (
     QuantizeNonQNNToRecordingModifier,
     QuantizeRecordingToTrainingModifier,
 )
-from nnl.core.function import Function
-from nnl.core.graph import capture
-from nnl.core.parameter import get_parameters
-from nnl.core.variable import Variable
+from nnl.core.graph.function import Function
+from nnl.core.graph.node import capture
+from nnl.core.graph.variable import Variable
+from nnl.core.parameters.parameter import get_parameters
 
 logger = logging.getLogger("nnl")
 

@@ -14,8 +14,8 @@ from nnl.converters.rewriting.converter import (
     again,
     named_inputs,
 )
-from nnl.core.function import Function
-from nnl.core.variable import Variable
+from nnl.core.graph.function import Function
+from nnl.core.graph.variable import Variable
 
 Array = np.ndarray[Any, Any]
 

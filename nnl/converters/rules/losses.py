@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import nnl.functions as F
-from nnl.core.op import OPS
+from nnl.core.ops.op import OPS
 from nnl.functions.loss import KL_EPSILON, TINY
 
 

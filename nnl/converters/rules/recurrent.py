@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
 
 
 def _lstm(a: Any, x: Any, h: Any, c: Any, first: Any, more: Any, bias: Any, rng: Any = None) -> Any:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.core.op import OPS
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
+from nnl.core.ops.op import OPS
 
 
 def constant(value: Any) -> Variable:

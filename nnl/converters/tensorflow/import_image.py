@@ -9,8 +9,16 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.onnx.resizing import along, resized
-from nnl.converters.onnx.values import dtype_of, ints, is_var, shape_of, tagged, transpose, var
+from nnl.converters.onnx.importing.resizing import along, resized
+from nnl.converters.onnx.running.values import (
+    dtype_of,
+    ints,
+    is_var,
+    shape_of,
+    tagged,
+    transpose,
+    var,
+)
 from nnl.converters.tensorflow.interpreter import Unsupported, tf_import
 from nnl.converters.tensorflow.messages import TensorFlowError
 from nnl.converters.tensorflow.shared import onnx

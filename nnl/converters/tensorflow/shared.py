@@ -7,10 +7,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from nnl.converters.onnx.registry import ONNX
+from nnl.converters.onnx.file.registry import ONNX
 
-for _family in "arithmetic convolution indexing normalization pooling reduction shape".split():
-    import_module(f"nnl.converters.onnx.import_{_family}")  # registers its importers
+for _family in (
+    "arithmetic indexing reduction shape layers.convolution layers.normalization layers.pooling"
+).split():
+    import_module(f"nnl.converters.onnx.importing.{_family}")  # registers its importers
 
 NEWEST = 10**6  # version of an operator
 

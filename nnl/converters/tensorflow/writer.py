@@ -17,7 +17,7 @@ from nnl.converters.tensorflow.operators import Builder
 from nnl.converters.tensorflow.tensors import code_of_dtype
 from nnl.converters.tflite.writer import TARGET as LITE
 from nnl.converters.tflite.writer import Emitted, emitted
-from nnl.core.atomic import replacing
+from nnl.core.parameters.atomic import replacing
 
 TARGET = replace(LITE, name="TF_PB")
 

@@ -17,8 +17,8 @@ from nnl.converters.layout import Order, permuted, plain, step
 from nnl.converters.tflite.file import FileOperator, FileTensor, is_impossible
 from nnl.converters.tflite.flatbuffer import Damaged
 from nnl.converters.tflite.schema import ACTIVATIONS
-from nnl.core.parameter import get_parameter, get_parameter_or_create, set_parameter
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
+from nnl.core.parameters.parameter import get_parameter, get_parameter_or_create, set_parameter
 
 Array = np.ndarray[Any, Any]
 

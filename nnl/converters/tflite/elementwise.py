@@ -11,7 +11,7 @@ import numpy as np
 
 from nnl.converters.layout import held_axes
 from nnl.converters.tflite.graph import FLOAT, INT, Graph, Laid, Refused, says
-from nnl.core.graph import Node
+from nnl.core.graph.node import Node
 
 UNARY = {
     "abs": "ABS",

@@ -25,7 +25,7 @@ from nnl.converters.layout import (
     without,
 )
 from nnl.converters.tflite.schema import ACTIVATIONS, OPERATORS, TYPES
-from nnl.core.graph import Node
+from nnl.core.graph.node import Node
 
 FLOAT = np.dtype(np.float32)
 INT = np.dtype(np.int32)

@@ -14,8 +14,8 @@ import numpy as np
 import nnl.functions as F
 from nnl.converters.tflite.building import Builder, Handle, Value, computed, reads
 from nnl.converters.tflite.flatbuffer import Damaged
-from nnl.core.op import OPS
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
+from nnl.core.ops.op import OPS
 from nnl.graph import switch, while_loop
 
 MAX_TRIPS = 4096  # of a loop that is written out

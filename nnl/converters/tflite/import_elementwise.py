@@ -21,8 +21,8 @@ from nnl.converters.tflite.building import (
     reads,
 )
 from nnl.converters.tflite.flatbuffer import Damaged
-from nnl.core.op import OPS
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
+from nnl.core.ops.op import OPS
 
 MAX_LIMITS = 1024  # of buckets
 

@@ -12,7 +12,7 @@ import nnl.functions as F
 from nnl.converters.tflite.building import ACTIVATION, Builder, Value, computed, reads
 from nnl.converters.tflite.flatbuffer import Damaged
 from nnl.converters.tflite.schema import ACTIVATIONS
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
 
 
 def _state(b: Builder, i: int, h: Value) -> Callable[[Any], None]:

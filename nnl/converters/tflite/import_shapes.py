@@ -11,7 +11,7 @@ import numpy as np
 import nnl.functions as F
 from nnl.converters.tflite.building import Builder, Value, check_size, computed, reads
 from nnl.converters.tflite.flatbuffer import Damaged
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
 
 
 @reads("RESHAPE", parts=True)

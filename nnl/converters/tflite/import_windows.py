@@ -14,7 +14,7 @@ from nnl.converters.layout import Order
 from nnl.converters.tflite.building import Builder, Value, check_size, computed, reads
 from nnl.converters.tflite.flatbuffer import Damaged
 from nnl.converters.tflite.schema import SAME, VALID
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
 
 IMAGE: Order = (0, 3, 1, 2)  # (N, C, H, W) of (N, H, W, C)
 VOLUME: Order = (0, 4, 1, 2, 3)

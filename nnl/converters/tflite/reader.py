@@ -39,12 +39,12 @@ from nnl.converters.tflite.building import (
 from nnl.converters.tflite.file import File, FileOperator, FileTensor, Graph, is_impossible
 from nnl.converters.tflite.flatbuffer import Damaged
 from nnl.converters.tflite.refused import REFUSED
-from nnl.core.context import using
-from nnl.core.interpreter import STATIC
-from nnl.core.op import OPS
-from nnl.core.parameter import get_parameters, parameter_scope
-from nnl.core.spec import ShapeError
-from nnl.core.variable import Variable
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.graph.variable import Variable
+from nnl.core.interpreters.context import using
+from nnl.core.interpreters.interpreter import STATIC
+from nnl.core.ops.op import OPS
+from nnl.core.parameters.parameter import get_parameters, parameter_scope
 
 # What functions and numpy raise for values that a damaged file gives them.
 CONTROL = ("VAR_HANDLE", "CALL_ONCE", "CALL", "STABLEHLO_COMPOSITE", "IF", "WHILE")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nnl.converters.layout import plain, step
-from nnl.converters.onnx.errors import OnnxError
+from nnl.converters.onnx.file.errors import OnnxError
 from nnl.converters.tensorflow import import_arithmetic as _a  # noqa: F401  register importers
 from nnl.converters.tensorflow import import_image as _i  # noqa: F401
 from nnl.converters.tensorflow import import_shape as _s  # noqa: F401

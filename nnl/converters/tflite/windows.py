@@ -12,7 +12,7 @@ import numpy as np
 from nnl.converters.layout import channels_last, plain
 from nnl.converters.tflite.graph import FLOAT, Graph, Laid, Refused, Tensor, says
 from nnl.converters.tflite.schema import SAME, VALID
-from nnl.core.graph import Node
+from nnl.core.graph.node import Node
 from nnl.functions.pooling import layout
 
 LOWEST = -3.4028235e38

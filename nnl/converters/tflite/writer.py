@@ -39,10 +39,10 @@ from nnl.converters.tflite.schema import (
     TABLES,
     VERSION,
 )
-from nnl.core.atomic import replacing
-from nnl.core.graph import Node, Value
-from nnl.core.parameter import get_parameters, parameter_scope
-from nnl.graph.open_recording import OpenGraphs
+from nnl.core.graph.node import Node, Value
+from nnl.core.parameters.atomic import replacing
+from nnl.core.parameters.parameter import get_parameters, parameter_scope
+from nnl.graph.open_sizes.recording import OpenGraphs
 
 Samples = Mapping[str, Any]
 SIGNATURE = "serving_default"

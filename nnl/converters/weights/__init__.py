@@ -14,9 +14,9 @@ from nnl.converters.nnp.parameter_files import set_value
 from nnl.converters.weights.npz import read_npz
 from nnl.converters.weights.pytorch import read_pytorch
 from nnl.converters.weights.safetensors import read_safetensors
-from nnl.core.parameter import all_or_nothing, get_parameter, set_parameter
-from nnl.core.spec import ShapeError
-from nnl.core.variable import Variable
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.graph.variable import Variable
+from nnl.core.parameters.parameter import all_or_nothing, get_parameter, set_parameter
 
 Path = str | os.PathLike[str]
 Array = np.ndarray[Any, Any]

@@ -19,8 +19,8 @@ import numpy as np
 from nnl.converters.weights.pytorch import read_pytorch
 from nnl.converters.weights.safetensors import read_safetensors
 from nnl.converters.weights.tensors import Array
-from nnl.core.atomic import replacing
-from nnl.core.safetensors import save
+from nnl.core.parameters.atomic import replacing
+from nnl.core.parameters.safetensors import save
 
 NAMES = ("model.safetensors", "pytorch_model.bin")
 INDEX = ".index.json"

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from nnl.converters.weights.tensors import Array, as_array
-from nnl.core.safetensors import read_header
+from nnl.core.parameters.safetensors import read_header
 
 
 def read_safetensors(data: Array, where: str) -> dict[str, Array]:

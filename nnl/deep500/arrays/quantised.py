@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.onnx.tensors import dtype_of_code
+from nnl.converters.onnx.file.tensors import dtype_of_code
 from nnl.deep500.arrays.windows import WindowOperators
 
 

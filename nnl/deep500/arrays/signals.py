@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.onnx.import_signal import mel_weight_matrix
+from nnl.converters.onnx.importing.signal import mel_weight_matrix
 from nnl.deep500.arrays.shapes import ShapeOperators
 
 

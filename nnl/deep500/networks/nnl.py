@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 import nnl.solvers as S
-from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator
-from nnl.converters.onnx.importer import OnnxModel
-from nnl.converters.onnx.registry import ONNX
-from nnl.converters.onnx.values import var
-from nnl.core.context import using
-from nnl.core.modes import no_grad
-from nnl.core.parameter import parameter_scope
-from nnl.core.python_function import PythonFunction
-from nnl.core.variable import Variable, forward_all
+from nnl.converters.onnx.file.errors import OnnxError, UnsupportedOperator
+from nnl.converters.onnx.file.registry import ONNX
+from nnl.converters.onnx.running.onnx_model import OnnxModel
+from nnl.converters.onnx.running.values import var
+from nnl.core.graph.variable import Variable, forward_all
+from nnl.core.interpreters.context import using
+from nnl.core.interpreters.switches import no_grad
+from nnl.core.ops.python_function import PythonFunction
+from nnl.core.parameters.parameter import parameter_scope
 from nnl.deep500.contract import GRADIENT, NativeTraining, Network, listed
 from nnl.deep500.execution import Values
 from nnl.deep500.operation import Operation

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from nnl.converters.onnx.errors import UnsupportedOperator
-from nnl.converters.onnx.model import Graph, Model, Node, ValueInfo
-from nnl.converters.onnx.operators import operator_class
-from nnl.converters.onnx.writer import write
+from nnl.converters.onnx.file.errors import UnsupportedOperator
+from nnl.converters.onnx.file.model import Graph, Model, Node, ValueInfo
+from nnl.converters.onnx.file.operators import operator_class
+from nnl.converters.onnx.file.writer import write
 from nnl.deep500.contract import GRADIENT, Network, listed
 from nnl.deep500.execution import Values
 from nnl.deep500.operation import Operation

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import openvino
 
-from nnl.converters.onnx.errors import UnsupportedOperator
-from nnl.converters.onnx.writer import write
+from nnl.converters.onnx.file.errors import UnsupportedOperator
+from nnl.converters.onnx.file.writer import write
 from nnl.deep500.contract import Network, listed
 from nnl.deep500.execution import Values
 from nnl.deep500.operation import Operation

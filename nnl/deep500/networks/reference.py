@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from nnl.converters.onnx.import_convolution import window
-from nnl.converters.onnx.model import Node, StrictVisitor
-from nnl.converters.onnx.tensors import dtype_of_code
+from nnl.converters.onnx.file.model import Node, StrictVisitor
+from nnl.converters.onnx.file.tensors import dtype_of_code
+from nnl.converters.onnx.importing.layers.convolution import window
 from nnl.deep500.contract import GRADIENT, Network, listed
 from nnl.deep500.operation import Operation
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from nnl.converters.onnx.tensors import dtype_of_code
+from nnl.converters.onnx.file.tensors import dtype_of_code
 from nnl.deep500.arrays import ArrayVisitor
 from nnl.deep500.arrays.windows import window
 from nnl.deep500.contract import GRADIENT, NativeTraining

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as TF
 
-from nnl.converters.onnx.tensors import dtype_of_code
+from nnl.converters.onnx.file.tensors import dtype_of_code
 from nnl.deep500.arrays import ArrayVisitor
 from nnl.deep500.operation import Operation
 

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nnl.core.op import Op
-from nnl.core.spec import Spec
+from nnl.core.arrays.spec import Spec
+from nnl.core.ops.op import Op
 from nnl.ext.library import Array, Call, into
 from nnl.ext.numpy import definition as defined
 

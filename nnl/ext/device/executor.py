@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nnl.core.array import NdArray
+from nnl.core.arrays.array import NdArray
 from nnl.ext.device.device import Device
 from nnl.ext.device.registry import Kernel
 from nnl.ext.library import Array, LibraryKernel

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.context import SPACES, Backend, half_type
-from nnl.core.op import Attributes, Op
-from nnl.core.spec import Spec
+from nnl.core.arrays.spec import Spec
+from nnl.core.interpreters.context import SPACES, Backend, half_type
+from nnl.core.ops.op import Attributes, Op
 from nnl.ext.device.arrays import definition
 from nnl.ext.device.device import Device, DeviceSpace
 from nnl.ext.device.executor import DevicePlan, PythonStep

@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core import interpreter
-from nnl.core import op as ops
-from nnl.core.annotations import CHECKS
-from nnl.core.context import BACKENDS, SPACES, Backend, Context, HostSpace
-from nnl.core.lists import LISTS
-from nnl.core.origin import LOCATION, starts
-from nnl.core.parameter import CALLS
+from nnl.core.arrays.bulk import LISTS
+from nnl.core.graph.origin import LOCATION, starts
+from nnl.core.interpreters import interpreter
+from nnl.core.interpreters.context import BACKENDS, SPACES, Backend, Context, HostSpace
+from nnl.core.ops import op as ops
+from nnl.core.ops.annotations import CHECKS
+from nnl.core.parameters.parameter import CALLS
 from nnl.ext.host_device import *  # noqa: F403  # what scripts ask of a device
 from nnl.ext.library import (
     DTYPES,

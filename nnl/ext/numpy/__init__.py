@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.casts import wide
-from nnl.core.context import BACKENDS, STATE, Backend, Context
+from nnl.core.interpreters.context import BACKENDS, STATE, Backend, Context
+from nnl.core.ops.casts import wide
 from nnl.ext.host_device import *  # noqa: F403  # what scripts ask of a device
 
 Call = Callable[..., Any]
@@ -109,9 +109,9 @@ def _as_arrays(call: Call, *bufs: Any, **kw: Any) -> Any:
 
 def run_decomposed(attrs: Any, target: Any, space: str, *bufs: Any) -> Any:
     """Compute what an op is made of, on buffers of a memory space."""
-    from nnl.core.array import NdArray
-    from nnl.core.context import using
-    from nnl.core.spec import Spec
+    from nnl.core.arrays.array import NdArray
+    from nnl.core.arrays.spec import Spec
+    from nnl.core.interpreters.context import using
 
     xs = [None if b is None else NdArray.holding(Spec.of(b.shape, b.dtype), space, b) for b in bufs]
     with using(record=False, auto_forward=True, target=target):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nnl.core.op import OPS
+from nnl.core.ops.op import OPS
 
 
 def check_activation(op, name, known):

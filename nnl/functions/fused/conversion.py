@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core.casts import converted
-from nnl.core.op import Cost, Sample, op
-from nnl.core.spec import Spec
+from nnl.core.arrays.spec import Spec
+from nnl.core.ops.casts import converted
+from nnl.core.ops.op import Cost, Sample, op
 
 
 @op("cast", keep=("x",))

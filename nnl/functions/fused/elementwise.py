@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core.elementwise import ARITY, NAMES, Writer, formula
-from nnl.core.op import OPS, Cost, Sample, op
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.ops.elementwise import ARITY, NAMES, Writer, formula
+from nnl.core.ops.op import OPS, Cost, Sample, op
 
 
 def same(name):
@@ -110,7 +110,7 @@ assert tuple(CODES) == NAMES
 
 @op("fused_elementwise", outputs=("*y",))
 class fused_elementwise:
-    """An element-wise program, see nnl/core/elementwise.py, over arrays of any widths.
+    """An element-wise program, see nnl/core/ops/elementwise.py, over arrays of any widths.
 
     Args:
         x: The inputs; missing leading axes count as 1, and sizes of 1 stretch.

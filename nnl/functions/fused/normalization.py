@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core.op import OPS, Cost, Sample, op
-from nnl.core.spec import ShapeError, check_same_shape
+from nnl.core.arrays.spec import ShapeError, check_same_shape
+from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.functions.arithmetic import add2, add_scalar, mul2, pow_scalar, sub2
 from nnl.functions.batch_normalization import kept_shape_of
 from nnl.functions.fused.activation import check_activation

@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-from nnl.core.op import Cost, Sample, op
-from nnl.core.spec import check_same_shape
+from nnl.core.arrays.spec import check_same_shape
+from nnl.core.ops.op import Cost, Sample, op
 from nnl.functions.pooling import (
     Pooling,
     check_pooled,

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core.op import Cost, Sample, op
-from nnl.core.spec import ShapeError, check_same_shape
+from nnl.core.arrays.spec import ShapeError, check_same_shape
+from nnl.core.ops.op import Cost, Sample, op
 from nnl.functions.arithmetic import add2, mul_scalar
 from nnl.functions.softmax import softmax, softmax_backward
 

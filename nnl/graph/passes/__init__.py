@@ -12,29 +12,29 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nnl.ext.library import Library
-from nnl.graph.passes.attention import fuse_attention
-from nnl.graph.passes.attention_packed import pack_attention
+from nnl.graph.passes.common_steps import merge_common
 from nnl.graph.passes.constants import fold_constants
-from nnl.graph.passes.convolution import fuse_bias_gradient
-from nnl.graph.passes.copies import copy_weights
 from nnl.graph.passes.decompose import decompose_unknown, take_apart
-from nnl.graph.passes.elementwise import fuse_elementwise
-from nnl.graph.passes.epilogue import fuse_epilogues
-from nnl.graph.passes.forget import forget_normalized
+from nnl.graph.passes.fusing.attention import fuse_attention
+from nnl.graph.passes.fusing.attention_packed import pack_attention
+from nnl.graph.passes.fusing.convolution import fuse_bias_gradient
+from nnl.graph.passes.fusing.elementwise import fuse_elementwise
+from nnl.graph.passes.fusing.epilogue import fuse_epilogues
+from nnl.graph.passes.fusing.normalization import fuse_normalization
+from nnl.graph.passes.fusing.pooling import fuse_pooling
+from nnl.graph.passes.fusing.product_bias import fuse_product_bias
+from nnl.graph.passes.fusing.quantized import lower_quantized
+from nnl.graph.passes.fusing.reduction import fuse_reductions
+from nnl.graph.passes.fusing.softmax import fuse_softmax
+from nnl.graph.passes.fusing.updates import join_updates
 from nnl.graph.passes.inside import give_kernels
-from nnl.graph.passes.kernels import choose_kernels
-from nnl.graph.passes.merge import merge_common
-from nnl.graph.passes.normalization import fuse_normalization
-from nnl.graph.passes.pooling import fuse_pooling
-from nnl.graph.passes.prepare import prepare_weights
-from nnl.graph.passes.product_bias import fuse_product_bias
+from nnl.graph.passes.layout.kernels import choose_kernels
+from nnl.graph.passes.layout.prepared_weights import prepare_weights
+from nnl.graph.passes.layout.recomputed_inputs import forget_normalized
+from nnl.graph.passes.layout.tiles import tile_weights
+from nnl.graph.passes.layout.weight_copies import copy_weights
 from nnl.graph.passes.prune import prune
-from nnl.graph.passes.quantized import lower_quantized
-from nnl.graph.passes.reduction import fuse_reductions
-from nnl.graph.passes.softmax import fuse_softmax
-from nnl.graph.passes.tiles import tile_weights
-from nnl.graph.passes.updates import join_updates
-from nnl.graph.program import Program, Step, verify
+from nnl.graph.program.program import Program, Step, verify
 
 Pass = Callable[[Program, Any], None]
 

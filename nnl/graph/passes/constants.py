@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from nnl.core.context import SPACES
+from nnl.core.interpreters.context import SPACES
 from nnl.ext.library import Library, is_plain
-from nnl.graph.lowering import definition
-from nnl.graph.program import CONSTANT, Program
+from nnl.graph.program.lowering import definition
+from nnl.graph.program.program import CONSTANT, Program
 
 MOST_BYTES = 1 << 20  # a larger constant is computed at every run rather than kept
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.array import NdArray
-from nnl.core.casts import wide
-from nnl.core.context import resolve, using
-from nnl.core.graph import Value, capture
-from nnl.core.interpreter import STATIC
-from nnl.core.op import OPS
-from nnl.core.spec import Spec
-from nnl.core.variable import Variable
+from nnl.core.arrays.array import NdArray
+from nnl.core.arrays.spec import Spec
+from nnl.core.graph.node import Value, capture
+from nnl.core.graph.variable import Variable
+from nnl.core.interpreters.context import resolve, using
+from nnl.core.interpreters.interpreter import STATIC
+from nnl.core.ops.casts import wide
+from nnl.core.ops.op import OPS
 from nnl.ext.library import DTYPES, Library, is_plain, knows, native_spec, request
-from nnl.graph.lowering import definition, lower
-from nnl.graph.program import CONSTANT, SPACE, Program, Step
+from nnl.graph.program.lowering import definition, lower
+from nnl.graph.program.program import CONSTANT, SPACE, Program, Step
 
 
 def take_apart(program: Program, lib: Library) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.graph.program import Program
+from nnl.graph.program.program import Program
 
 DEFAULTS = (np.dtype(np.float64), np.dtype(np.int64))  # of random numbers and of whole ones
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from nnl.ext.library import Library
-from nnl.graph.program import CONSTANT, INPUT, INTERMEDIATE, SPACE, Program, Step
+from nnl.graph.program.program import CONSTANT, INPUT, INTERMEDIATE, SPACE, Program, Step
 
 
 def rewrite_inside(program: Program, lib: Library, rewrite: Callable[[Program, Any], None]) -> None:

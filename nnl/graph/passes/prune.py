@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from nnl.ext.library import Library
-from nnl.graph.program import Program
+from nnl.graph.program.program import Program
 
 
 def prune(program: Program, lib: Library) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nnl.ext.library import Library, native_spec
-from nnl.graph.program import Program, Step
+from nnl.graph.program.program import Program, Step
 
 
 class Rewriter:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.variable import Variable
-from nnl.graph.compile import compile
-from nnl.graph.saving import Saver
+from nnl.core.graph.variable import Variable
+from nnl.graph.program.saving import Saver
+from nnl.graph.recording.compile import compile
 from nnl.models.decoder import Decoder
 from nnl.models.stack import Cache
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.annotations import shown
-from nnl.core.variable import Variable
-from nnl.graph.compile import compile
+from nnl.core.graph.variable import Variable
+from nnl.core.ops.annotations import shown
+from nnl.graph.recording.compile import compile
 from nnl.models.decoder import Decoder
 from nnl.models.generation.beams import Search, search
 from nnl.models.generation.cached import Cached

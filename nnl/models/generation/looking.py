@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.graph import capture
-from nnl.core.variable import Variable, forward_all
+from nnl.core.graph.node import capture
+from nnl.core.graph.variable import Variable, forward_all
 
 Array = np.ndarray[Any, Any]
 

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from nnl.converters.weights.folder import read_file, read_json
-from nnl.core.array import NdArray
-from nnl.core.atomic import replacing
-from nnl.core.parameter import get_parameter_or_create, pop_parameter
-from nnl.core.safetensors import save
-from nnl.core.spec import ShapeError, Spec
-from nnl.core.variable import Variable
+from nnl.core.arrays.array import NdArray
+from nnl.core.arrays.spec import ShapeError, Spec
+from nnl.core.graph.variable import Variable
+from nnl.core.parameters.atomic import replacing
+from nnl.core.parameters.parameter import get_parameter_or_create, pop_parameter
+from nnl.core.parameters.safetensors import save
 from nnl.models import adapters, quantization
 from nnl.models.huggingface.family import MOST_LISTED, Array, Config, Family, only
 from nnl.parametric_functions.initializer import UniformInitializer

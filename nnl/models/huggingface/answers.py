@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from nnl.core.parameter import parameter_scope
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
+from nnl.core.parameters.parameter import parameter_scope
 from nnl.models.decoder import Decoder, decoder
 from nnl.models.huggingface.decoders import CURVES
 from nnl.models.huggingface.family import Config, Family, only

@@ -8,7 +8,7 @@ from functools import partial
 from math import log
 from typing import Any
 
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
 from nnl.models.decoder import Decoder, decoder
 from nnl.models.huggingface.family import Config, Family, only
 from nnl.models.stack import Experts, Layer, Rotary, Stack

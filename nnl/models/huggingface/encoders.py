@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
 from nnl.models.encoder import Encoder, encoder
 from nnl.models.huggingface.decoders import CURVES
 from nnl.models.huggingface.family import Config, Family, only

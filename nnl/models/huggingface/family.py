@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.parameter import get_parameters, parameter_scope, without_values
-from nnl.core.spec import ShapeError
+from nnl.core.arrays.spec import ShapeError
+from nnl.core.parameters.parameter import get_parameters, parameter_scope, without_values
 
 Array = np.ndarray[Any, Any]
 LEAVES = {"W": "weight", "b": "bias", "gamma": "weight", "beta": "bias"}

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from nnl import functions as F
-from nnl.core.variable import Variable
-from nnl.graph.compile import compile
+from nnl.core.graph.variable import Variable
+from nnl.graph.recording.compile import compile
 from nnl.models.generation.generate import Writer, check_tokens
 
 IGNORED = -100  # the label of a position whose token does not count

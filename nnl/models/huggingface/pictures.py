@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nnl.core.variable import Variable
+from nnl.core.graph.variable import Variable
 from nnl.models.huggingface.decoders import CURVES
 from nnl.models.huggingface.family import Config, Family
 from nnl.models.stack import Layer, Stack

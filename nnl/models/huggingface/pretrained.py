@@ -17,18 +17,18 @@ from tqdm import tqdm
 
 from nnl.converters.weights.folder import read_folder, read_json, write_folder
 from nnl.converters.weights.groups import Groups
-from nnl.core.array import NdArray
-from nnl.core.atomic import replacing
-from nnl.core.context import EPOCH
-from nnl.core.parameter import (
+from nnl.core.arrays.array import NdArray
+from nnl.core.arrays.spec import Spec
+from nnl.core.graph.variable import Variable
+from nnl.core.interpreters.context import EPOCH
+from nnl.core.parameters.atomic import replacing
+from nnl.core.parameters.parameter import (
     all_or_nothing,
     get_current_parameter_scope,
     get_parameter,
     parameter_scope,
     without_values,
 )
-from nnl.core.spec import Spec
-from nnl.core.variable import Variable
 from nnl.models import adapters, quantization
 from nnl.models.adapters import parameter, setting
 from nnl.models.generation.cached import CHUNK, Cached

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from nnl.converters.weights.folder import read_json
-from nnl.core.variable import Variable
-from nnl.graph.compile import compile
+from nnl.core.graph.variable import Variable
+from nnl.graph.recording.compile import compile
 from nnl.models.encoder import sentence_vectors
 from nnl.models.generation.generate import as_prompts
 from nnl.models.huggingface.family import Array, Family

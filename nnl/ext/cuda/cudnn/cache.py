@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from nnl.core.atomic import replacing
+from nnl.core.parameters.atomic import replacing
 
 logger = logging.getLogger("nnl")
 

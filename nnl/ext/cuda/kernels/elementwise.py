@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from nnl.core.elementwise import NUMBER
+from nnl.core.ops.elementwise import NUMBER
 from nnl.ext.cuda.kernels.generator import Generator, Output, kind_of
 from nnl.ext.cuda.kernels.module import (
     MOST_ELEMENTS,

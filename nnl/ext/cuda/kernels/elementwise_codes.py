@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The instructions of element-wise programs in CUDA C; nnl/core/elementwise.py names them."""
+"""The instructions of element-wise programs in CUDA C; nnl/core/ops/elementwise.py names them."""
 
 from __future__ import annotations
 

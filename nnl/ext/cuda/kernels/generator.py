@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nnl.core.elementwise import ARITY, NAMES
+from nnl.core.ops.elementwise import ARITY, NAMES
 from nnl.ext.cuda.kernels.elementwise_codes import TEXTS
 from nnl.ext.cuda.kernels.module import Code, type_of
 from nnl.ext.cuda.kernels.patterns import Pattern

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.elementwise import Writer
+from nnl.core.ops.elementwise import Writer
 from nnl.ext.cuda.kernels.chain import At, Chain
 from nnl.ext.cuda.kernels.elementwise import make
 from nnl.ext.cuda.kernels.generator import Output

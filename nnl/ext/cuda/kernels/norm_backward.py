@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from nnl.core.elementwise import Writer
+from nnl.core.ops.elementwise import Writer
 from nnl.ext.cuda.kernels.chain import At
 from nnl.ext.cuda.kernels.module import Ins, Outs, is_real, same_size
 from nnl.ext.cuda.kernels.norm import Part, Stages, inverse_of, others

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from nnl.core.elementwise import ARITY, NAMES, NUMBER
+from nnl.core.ops.elementwise import ARITY, NAMES, NUMBER
 from nnl.ext.cuda.kernels.elementwise import Sources, make
 from nnl.ext.cuda.kernels.generator import Output
 from nnl.ext.cuda.kernels.module import Ins, Outs, is_real

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Export of functions that work element by element."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from nnl.converters.onnx.exporting.context import Exporter, Refused
+from nnl.converters.onnx.exporting.tensor import Call, Tensor
+from nnl.converters.onnx.file.registry import onnx_export
+from nnl.core.ops.op import OPS
+
+
+def scaled(ctx: Exporter, x: Tensor, factor: float) -> Tensor:
+    return x if factor == 1.0 else ctx.emit("Mul", x, float(factor))
+
+
+@onnx_export("unlink", "clip_grad_by_value", "clip_grad_by_norm", "top_k_grad", "dropout")
+def passed_on(ctx: Exporter, call: Call) -> Tensor:
+    """Functions that only matter in training: the input as it is."""
+    return ctx.emit("Identity", call.x)
+
+
+@onnx_export("assign", "store")
+def source(ctx: Exporter, call: Call) -> Tensor:
+    return ctx.emit("Identity", call.input(1))
+
+
+_BINARY = {"bc_add2": "Add", "maximum2": "Max", "minimum2": "Min"}
+
+
+@onnx_export(*_BINARY)
+def binary(ctx: Exporter, call: Call) -> Tensor:
+    return ctx.emit(_BINARY[call.name], *call.inputs)
+
+
+# (operator, whether the number is the first operand)
+_WITH_NUMBER = {
+    "add_scalar": ("Add", False),
+    "mul_scalar": ("Mul", False),
+    "pow_scalar": ("Pow", False),
+    "r_sub_scalar": ("Sub", True),
+    "r_div_scalar": ("Div", True),
+    "r_pow_scalar": ("Pow", True),
+    "maximum_scalar": ("Max", False),
+    "minimum_scalar": ("Min", False),
+}
+
+
+@onnx_export(*_WITH_NUMBER)
+def with_number(ctx: Exporter, call: Call) -> Tensor:
+    op_type, first = _WITH_NUMBER[call.name]
+    val = call.attrs.val
+    if call.name == "pow_scalar" and val in (0.5, -1.0):
+        return ctx.emit("Sqrt" if val == 0.5 else "Reciprocal", call.x)
+    return ctx.emit(op_type, *((val, call.x) if first else (call.x, val)))
+
+
+# (operator, whether its result is negated)
+_COMPARISONS = {
+    "equal": ("Equal", False),
+    "not_equal": ("Equal", True),
+    "greater": ("Greater", False),
+    "greater_equal": ("GreaterOrEqual", False),
+    "less": ("Less", False),
+    "less_equal": ("LessOrEqual", False),
+}
+
+
+@onnx_export(*_COMPARISONS, *(f"{name}_scalar" for name in _COMPARISONS))
+def comparison(ctx: Exporter, call: Call) -> Tensor:
+    op_type, negated = _COMPARISONS[call.name.removesuffix("_scalar")]
+    second = call.attrs.val if call.name.endswith("_scalar") else call.input(1)
+    y = ctx.emit(op_type, call.x, second, dtype=np.bool_)
+    return ctx.from_bool(ctx.emit("Not", y) if negated else y, call.dtypes[0])
+
+
+_LOGIC = {"logical_and": "And", "logical_or": "Or", "logical_xor": "Xor"}
+
+
+@onnx_export(*_LOGIC, *(f"{name}_scalar" for name in _LOGIC))
+def logic(ctx: Exporter, call: Call) -> Tensor:
+    first = ctx.cast(call.x, np.bool_)
+    if call.name.endswith("_scalar"):
+        second = ctx.constant(np.asarray(call.attrs.val, np.bool_))
+    else:
+        second = ctx.cast(call.input(1), np.bool_)
+    y = ctx.emit(_LOGIC[call.name.removesuffix("_scalar")], first, second)
+    return ctx.from_bool(y, call.dtypes[0])
+
+
+@onnx_export("logical_not")
+def logical_not(ctx: Exporter, call: Call) -> Tensor:
+    return ctx.from_bool(ctx.emit("Not", ctx.cast(call.x, np.bool_)), call.dtypes[0])
+
+
+_PREDICATES = {"isnan": "IsNaN", "isinf": "IsInf", "reset_nan": "IsNaN", "reset_inf": "IsInf"}
+
+
+@onnx_export("isnan", "isinf")
+def predicate(ctx: Exporter, call: Call) -> Tensor:
+    y = ctx.emit(_PREDICATES[call.name], call.x, dtype=np.bool_)
+    return ctx.from_bool(y, call.dtypes[0])
+
+
+@onnx_export("reset_nan", "reset_inf")
+def reset(ctx: Exporter, call: Call) -> Tensor:
+    bad = ctx.emit(_PREDICATES[call.name], call.x, dtype=np.bool_)
+    val = ctx.constant(call.attrs.val, call.x.dtype)
+    return choose(ctx, bad, val, call.x)
+
+
+def choose(ctx: Exporter, condition: Tensor, yes: Any, no: Any) -> Tensor:
+    """Where: numbers take the dtype of the tensor among yes and no."""
+    dtype = yes.dtype if isinstance(yes, Tensor) else no.dtype
+    return ctx.emit("Where", condition, ctx.tensor(yes, dtype), ctx.tensor(no, dtype), dtype=dtype)
+
+
+@onnx_export("where")
+def where(ctx: Exporter, call: Call) -> Tensor:
+    condition, yes, no = call.input(0), call.input(1), call.input(2)
+    rest = tuple(range(condition.ndim, yes.ndim))
+    return choose(ctx, ctx.unsqueeze(ctx.cast(condition, np.bool_), *rest), yes, no)
+
+
+@onnx_export("atan2")
+def atan2(ctx: Exporter, call: Call) -> Tensor:
+    """The arc tangent of the quotient, moved by half a turn on the left of the plane."""
+    y, x = call.input(0), call.input(1)
+    angle = ctx.emit("Atan", ctx.emit("Div", y, x))
+    below = ctx.emit("Less", y, 0.0, dtype=np.bool_)
+    half = choose(ctx, below, ctx.constant(-math.pi, y.dtype), ctx.constant(math.pi, y.dtype))
+    moved = ctx.emit("Add", angle, half)
+    angle = choose(ctx, ctx.emit("Less", x, 0.0, dtype=np.bool_), moved, angle)
+    flat = ctx.emit("Equal", y, 0.0, dtype=np.bool_)
+    none = ctx.emit("And", flat, ctx.emit("Equal", x, 0.0, dtype=np.bool_))
+    return choose(ctx, none, 0.0, angle)
+
+
+@onnx_export("sinc")
+def sinc(ctx: Exporter, call: Call) -> Tensor:
+    x = call.x
+    zero = ctx.emit("Equal", x, 0.0, dtype=np.bool_)
+    return choose(ctx, zero, 1.0, ctx.emit("Div", ctx.emit("Sin", x), choose(ctx, zero, 1.0, x)))
+
+
+@onnx_export("relu6")
+def relu6(ctx: Exporter, call: Call) -> Tensor:
+    return ctx.emit("Clip", call.x, 0.0, 6.0)
+
+
+@onnx_export("hard_tanh")
+def hard_tanh(ctx: Exporter, call: Call) -> Tensor:
+    return ctx.emit("Clip", call.x, -1.0, 1.0)
+
+
+@onnx_export("hard_sigmoid")
+def hard_sigmoid(ctx: Exporter, call: Call) -> Tensor:
+    return ctx.emit("HardSigmoid", call.x, alpha=0.2, beta=0.5)
+
+
+@onnx_export("prelu")
+def prelu(ctx: Exporter, call: Call) -> Tensor:
+    x, slope = call.input(0), call.input(1)
+    axis = call.attrs.base_axis
+    channels = slope.sizes == (x.sizes[axis],)
+    shape = (slope.sizes[0], *(1,) * (x.ndim - 1 - axis)) if channels else ()
+    return ctx.emit("PRelu", x, ctx.reshape(slope, shape or (1,) * min(1, x.ndim)))
+
+
+@onnx_export("log_sigmoid")
+def log_sigmoid(ctx: Exporter, call: Call) -> Tensor:
+    return ctx.emit("Neg", ctx.emit("Softplus", ctx.emit("Neg", call.x)))
+
+
+@onnx_export("softplus")
+def softplus(ctx: Exporter, call: Call) -> Tensor:
+    beta = call.attrs.beta
+    return scaled(ctx, ctx.emit("Softplus", scaled(ctx, call.x, beta)), 1.0 / beta)
+
+
+@onnx_export("gelu", since=20)
+def gelu(ctx: Exporter, call: Call) -> Tensor:
+    return ctx.emit("Gelu", call.x, approximate="tanh")
+
+
+@onnx_export("mish")
+def mish(ctx: Exporter, call: Call) -> Tensor:
+    if ctx.opset >= 18:
+        return ctx.emit("Mish", call.x)
+    return ctx.emit("Mul", call.x, ctx.emit("Tanh", ctx.emit("Softplus", call.x)))
+
+
+def truncated(ctx: Exporter, x: Tensor) -> Tensor:
+    """x without its fraction."""
+    return ctx.emit("Mul", ctx.emit("Sign", x), ctx.emit("Floor", ctx.emit("Abs", x)))
+
+
+def rounded(ctx: Exporter, x: Tensor) -> Tensor:
+    """The next integer, halves away from zero (ONNX's Round takes the even one)."""
+    whole = truncated(ctx, x)
+    twice = ctx.emit("Mul", ctx.emit("Sub", x, whole), 2.0)
+    return ctx.emit("Add", truncated(ctx, ctx.emit("Clip", twice, -1.0, 1.0)), whole)
+
+
+@onnx_export("round")
+def round_half_away(ctx: Exporter, call: Call) -> Tensor:
+    return rounded(ctx, call.x)
+
+
+@onnx_export("sign")
+def sign(ctx: Exporter, call: Call) -> Tensor:
+    y = ctx.emit("Sign", call.x)
+    if call.attrs.alpha == 0.0:
+        return y
+    return choose(ctx, ctx.emit("Equal", call.x, 0.0, dtype=np.bool_), call.attrs.alpha, y)
+
+
+@onnx_export("mod2")
+def mod2(ctx: Exporter, call: Call) -> Tensor:
+    x0, x1 = call.input(0), call.input(1)
+    whole = np.dtype(x0.dtype).kind in "iu"
+    fmod = int(call.attrs.fmod or not whole)
+    return ctx.emit("Mod", x0, ctx.cast(x1, x0.dtype), fmod=fmod)
+
+
+@onnx_export("bit_shift")
+def bit_shift(ctx: Exporter, call: Call) -> Tensor:
+    x, shift = call.input(0), call.input(1)
+    if np.dtype(x.dtype).kind != "u":
+        raise Refused(f"ONNX shifts unsigned integers, x is {x.dtype}")
+    return ctx.emit("BitShift", x, ctx.cast(shift, x.dtype), direction=call.attrs.direction)
+
+
+@onnx_export("binarize")
+def binarize(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
+    return ctx.expand(call, lambda a, x: OPS["sign"](x, alpha=a.quantize_zero_to))

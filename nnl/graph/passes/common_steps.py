@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compute a value once that several steps compute from the same inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nnl.ext.library import Library, is_plain
+from nnl.graph.program.program import Program, Step
+
+
+def merge_common(program: Program, lib: Library) -> None:
+    """Let readers of a repeated computation read the first one.
+
+    Two steps are the same if op, attributes and inputs are, and nothing that they read has been
+    written in between. A result that somebody may look at keeps its own memory. A value of the
+    first part is not computed again in the second: memory would not be saved by it, since the
+    steps that made it are the same.
+    """
+    slots, written = program.slots, program.written()
+    own = program.kept | program.views().keys()  # whose memory others have too
+    zeros: dict[Any, int] = {}
+    same: dict[int, int] = {}  # slot -> the slot that stands for it
+    for i, slot in enumerate(slots):
+        if slot.zero and i not in own and zeros.setdefault(slot.spec, i) != i:
+            same[i] = zeros[slot.spec]
+    seen: dict[Any, Step] = {}
+    touch: dict[int, list[Any]] = {}  # root -> keys of steps seen that read it, or make it
+    steps = []
+    for step in program.steps:
+        step.ins = tuple([same.get(i, i) for i in step.ins])
+        if step.writes:
+            for p in step.writes:
+                for key in touch.pop(program.root(step.ins[p]), ()):
+                    seen.pop(key, None)
+            steps.append(step)
+            continue
+        # A view is free, and a step of its own keeps roots simple. What is written stands for no
+        # other value. Attributes that are objects may be code of the user, which need not give the
+        # same twice.
+        alone = step.view or not written.isdisjoint(step.outs)
+        if alone or not all(is_plain(v) for v in step.attrs.values()):
+            steps.append(step)
+            continue
+        attrs = tuple([(k, type(v), v) for k, v in step.attrs.items()])
+        key = step.op, step.native, step.second, attrs, step.ins
+        first = seen.setdefault(key, step)
+        if first is step:
+            for i in (*step.ins, *step.outs):
+                touch.setdefault(program.root(i), []).append(key)
+        if first is step or not own.isdisjoint(step.outs):
+            steps.append(step)
+            continue
+        same.update(zip(step.outs, first.outs, strict=True))
+    program.steps = steps
