@@ -58,8 +58,13 @@ def put(name: str, groups: Groups) -> None:
             v = Variable(value.shape)
             v.data.become(NdArray.holding(Spec.of(value.shape, value.dtype), "host", value))
             set_parameter(f"{name}/{part}", v)
-    if name not in TABLES:
+    if not is_table(name):
         pop_parameter(f"{name}/W")
+
+
+def is_table(name: str) -> bool:
+    """Whether embeddings take rows of the weights of that name."""
+    return name.rpartition("/")[2] in TABLES
 
 
 def layers_of(parameters: Mapping[str, Variable], tied: bool) -> dict[str, Variable]:
@@ -69,7 +74,7 @@ def layers_of(parameters: Mapping[str, Variable], tied: bool) -> dict[str, Varia
         for path, v in parameters.items()
         if path.endswith("/W") and len(v.shape) == 2 and not path.endswith("/router/W")
     }
-    return {k: v for k, v in found.items() if k not in TABLES or (k == "tokens" and tied)}
+    return {k: v for k, v in found.items() if not is_table(k) or (k == "tokens" and tied)}
 
 
 def quantized(

@@ -21,11 +21,10 @@ from nnl.models.stack import (
     dropped,
     embedding,
     last_rows,
+    linear,
     norm,
     padding_mask,
-    scores_by,
     stack,
-    table,
 )
 
 __all__ = ["T5", "t5"]
@@ -137,7 +136,7 @@ def written(
     h = last_rows(h, counts) if last else h
     if c.scaled:
         h = h * c.writer.width**-0.5
-    y = scores_by(h, table(c.vocabulary, c.writer.width, "tokens" if c.tied else "head"))
+    y = linear(h, c.vocabulary, "tokens" if c.tied else "head", bias=False)
     return F.reshape(y, (y.shape[0], c.vocabulary)) if last else y
 
 

@@ -107,6 +107,27 @@ def test_calibration_is_better_on_what_it_has_seen():
     assert found[1] < 0.8 * found[0]
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_network_of_two_stacks(tied):
+    made = models.from_config({
+        "model_type": "t5", "vocab_size": 64, "d_model": 32, "d_kv": 8, "d_ff": 64,
+        "num_layers": 2, "num_heads": 4, "tie_word_embeddings": tied,
+    })  # fmt: skip
+    rng = np.random.default_rng(0)
+    for v in made.parameters().values():
+        if v.ndim == 2:
+            v.d = rng.normal(size=v.shape) * 0.1
+    ids = [nn.Variable.from_numpy_array(rng.integers(0, 64, (2, 7))) for _ in range(2)]
+    values = []
+    for step in (lambda: None, lambda: made.quantize(8)):
+        step()
+        y = made(*ids)
+        y.forward()
+        values.append(y.d.copy())
+    assert "reader/distances/W" in made.parameters() and "head/W" not in made.parameters()
+    assert 0 < difference(values[1], values[0]) < 0.03
+
+
 def test_layers_that_are_skipped_or_do_not_fit(tmp_path):
     made = model(intermediate_size=80)
     with pytest.raises(ValueError, match="quantize: layer1/down has 80 columns, wanted a multiple"):
