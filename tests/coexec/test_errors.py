@@ -159,7 +159,7 @@ def test_a_tracer_of_nan_finds_the_same_function() -> None:
 LITTLE_MEMORY = """
 import resource, sys
 import nnl as nn, nnl.functions as F
-from nnl.coexec import watch
+from nnl.coexec.policy import watch
 watch.OFTEN = 0  # the first step is put off already
 nn.set_auto_forward(True)
 

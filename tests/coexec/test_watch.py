@@ -109,7 +109,7 @@ def test_steps_that_are_known_are_put_off_though_their_calls_seem_to_take_longer
     monkeypatch.setattr(watching, "EARN", 0.13)
     monkeypatch.setattr(watching, "LOST", 3.0)
     for module in ("paths", "blocks"):  # nothing has a plan
-        monkeypatch.setattr(f"nnl.coexec.{module}.runs_before_plan", lambda *what: 1 << 60)
+        monkeypatch.setattr(f"nnl.coexec.plans.{module}.runs_before_plan", lambda *what: 1 << 60)
     x, steps, left = variable(2, 3), nn.coexecution(), 0
     with nn.context_scope(nn.Context(["numpy:float"])), nn.auto_forward():
         for k in range(400):

@@ -28,6 +28,7 @@ def build(tmp_path: Path) -> Callable[..., Any]:
     names = {"x": x, "mid": mid, "y": y}
     net = {"name": "n", "batch_size": 4, "outputs": {"out": F.softmax(y)}, "names": names}
     save(tmp_path / "p.nnp", {"networks": [net]})
+    nn.clear_parameters()
 
     def run(*changes: Callable[[NnpNetworkPass], Any], **kwargs: Any) -> Any:
         callback = NnpNetworkPass()

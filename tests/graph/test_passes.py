@@ -396,7 +396,8 @@ def test_the_updates_of_all_parameters_are_one_step():
     y.forward(clear_no_need_grad=True)
     y.backward(clear_buffer=True)
     solver.update()
-    assert [s.op for s in solver._plan.plan.steps] == ["multi_update"]
+    (plan,) = solver._plans.values()
+    assert [s.op for s in plan.plan.steps] == ["multi_update"]
 
 
 def test_what_kernels_append_is_what_their_op_says():

@@ -16,7 +16,7 @@ from nnl.converters.nnp.parameter_files import load_parameters, save_parameters
 from nnl.core.parameters.parameter import set_parameter
 from tests.interop.bridge import Nnabla
 from tests.native.kernels import require_library
-from tests.solvers.cases import NAMES
+from tests.solvers.cases import NAMES, OURS
 
 pytestmark = pytest.mark.interop
 
@@ -104,7 +104,7 @@ def report():
 
 
 @pytest.mark.parametrize("extension", ["h5", "protobuf"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in OURS])
 def test_training_goes_on_in_the_other_framework(
     nnabla: Nnabla, tmp_path: Path, name: str, extension: str
 ) -> None:

@@ -11,15 +11,16 @@ import pytest
 import nnl as nn
 import nnl.solvers as S
 from tests.interop.bridge import Nnabla
-from tests.solvers.cases import CASES, IDS, RATE, gradients
+from tests.solvers.cases import CASES, IDS, OURS, RATE, gradients
 
 pytestmark = pytest.mark.interop
 
 STEPS = 20
 SKIPPED = (4, 9)  # steps at which parameter b has no gradient
+THEIRS = [i for i, (name, _) in enumerate(CASES) if name not in OURS]
 
 
-@pytest.mark.parametrize(("name", "kw"), CASES, ids=IDS)
+@pytest.mark.parametrize(("name", "kw"), [CASES[i] for i in THEIRS], ids=[IDS[i] for i in THEIRS])
 def test_20_steps_agree(nnabla: Nnabla, name: str, kw: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)
     weights = {k: rng.normal(size=(3, 4)).astype(np.float32) for k in ("x/a", "b")}

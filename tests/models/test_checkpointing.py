@@ -41,6 +41,8 @@ def trained(loss_of, parameters, compiled):
     solver = S.Momentum(0.1)
     solver.set_parameters(parameters)
     x = nn.Variable.from_numpy_array(IDS[:, :-1])
+    kind = Compiled if compiled else Session
+    others = [o for o in gc.get_objects() if type(o) is kind]
     if compiled:
 
         @nn.compile
@@ -54,7 +56,6 @@ def trained(loss_of, parameters, compiled):
 
         for _ in range(3):
             step(x)
-        plans = [o.plan for o in gc.get_objects() if isinstance(o, Compiled)]
     else:
         loss = loss_of(x)
         for _ in range(3):
@@ -62,10 +63,10 @@ def trained(loss_of, parameters, compiled):
             solver.zero_grad()
             loss.backward(clear_buffer=True)
             solver.update()
-        sessions = [o for o in gc.get_objects() if isinstance(o, Session)]
-        plans = [o.plans["train"].plan for o in sessions if "train" in o.plans]
+    own = [o for o in gc.get_objects() if type(o) is kind and all(o is not p for p in others)]
+    plans = [o.plan if compiled else o.plans["train"].plan for o in own]
     found = {k: v.d.copy() for k, v in parameters.items()}, max(plan.nbytes for plan in plans)
-    del plans
+    del plans, own, others
     gc.collect()
     return found
 

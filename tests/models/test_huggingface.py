@@ -27,6 +27,7 @@ GATE = "model.layers.0.mlp.gate_proj.weight"
 @pytest.fixture
 def folder(tmp_path):
     models.from_config(SIZES).to_huggingface(tmp_path)
+    nn.clear_parameters()
     return tmp_path
 
 

@@ -40,6 +40,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in NAMES] + [
 ]
 IDS = [f"{name}-{'-'.join(kw)}" if kw else name for name, kw in CASES]
 
+OURS = ("Muon",)  # NNabla has none
 FUSED = ("SgdW", "AdamW", "Lars", "Lamb", "Lion", "Muon")
 RATE = {"Lamb": "eta"} | dict.fromkeys(
     "Adam AdamW Adamax AMSGRAD AdaBound AMSBound AdaBelief".split(), "alpha"
