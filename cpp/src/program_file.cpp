@@ -306,7 +306,7 @@ void ProgramFile::read_nnp(const std::string& only) {
   }
   const MappedFile file(path_);
   const Zip archive(file.bytes());
-  Message all;
+  ProtoMessage all;
   for (const Zip::Member& member : archive.members()) {
     const size_t dot = member.name.rfind('.');
     const std::string kind = dot == member.name.npos ? "" : member.name.substr(dot);
@@ -314,10 +314,10 @@ void ProgramFile::read_nnp(const std::string& only) {
     std::vector<char> content(member.size);
     Zip::unpack(member, content.data());
     const std::string_view text(content.data(), content.size());
-    Message one = kind == ".protobuf" ? decode("NNablaProtoBuf", text, "parameter")
-                                      : decode_text("NNablaProtoBuf", text);
+    ProtoMessage one = kind == ".protobuf" ? decode("NNablaProtoBuf", text, "parameter")
+                                           : decode_text("NNablaProtoBuf", text);
     for (const char* name : {"network", "executor"})
-      for (Message::Item& item : one.fields[name]) all.fields[name].push_back(std::move(item));
+      for (ProtoMessage::Item& item : one.fields[name]) all.fields[name].push_back(std::move(item));
   }
   std::map<std::string, uint64_t> streams;
   programs_ = programs_of(all, specs, only, streams);

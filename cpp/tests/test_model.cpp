@@ -276,8 +276,8 @@ void arrays_lie_apart() {
   write_file(path, good + "x");
   CHECK_ERROR(Model{path}, "there are bytes behind the last array");
   CHECK_ERROR(Model(changed("nnl.program", "nnl.progrem")), "it has no tensor 'nnl.program'");
-  CHECK_ERROR(Model(changed(R"("version":"1")", R"("version":"3")")),
-              "has version 3 of the format, this nnl reads 2");
+  CHECK_ERROR(Model(changed(R"("version":"1")", R"("version":"4")")),
+              "has version 4 of the format, this nnl reads 3");
   CHECK_ERROR(Model(changed(R"("version":"1")", R"("version":"x")")), "its version is unknown");
   CHECK_ERROR(Model(changed("0.5}", "0.6}")), "'nnl.program' has another CRC-32 than it had");
   write_file(path, good.substr(0, 100));

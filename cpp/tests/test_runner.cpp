@@ -102,13 +102,15 @@ void outputs_never_share_memory() {
   CHECK(near(at(0), softmaxes(x, 1)) && near(at(1), softmaxes(x, 1)) && near(at(2), x));
 }
 
+constexpr int rows = 64;  // of a network; fewer read their weights as they are
+
 // y = softmax(affine(convolution(x, w), v)), and s becomes y.
 ProgramData network() {
   ProgramData p;
-  const int x = add_value(p, {2, 16, 12, 12}, Role::input);
+  const int x = add_value(p, {rows, 16, 12, 12}, Role::input);
   const int w = add_value(p, {32, 16, 3, 3}, Role::parameter);
-  const int v = add_value(p, {3200, 8}, Role::parameter), s = add_value(p, {2, 8}, Role::state);
-  const int h = add_value(p, {2, 32, 10, 10}), a = add_value(p, {2, 8});
+  const int v = add_value(p, {3200, 8}, Role::parameter), s = add_value(p, {rows, 8}, Role::state);
+  const int h = add_value(p, {rows, 32, 10, 10}), a = add_value(p, {rows, 8});
   const std::vector<int64_t> zeros = {0, 0}, ones = {1, 1};
   add_step(p, "convolution", {x, w, 0}, h,
            {{"base_axis", int64_t{1}},
@@ -118,7 +120,7 @@ ProgramData network() {
             {"group", int64_t{1}},
             {"channel_last", false}});
   add_step(p, "affine", {h, v, 0}, a, {{"base_axis", int64_t{1}}});
-  const int y = add_value(p, {2, 8});
+  const int y = add_value(p, {rows, 8});
   add_step(p, "softmax", {a}, y, {{"axis", int64_t{1}}});
   p.outputs = {{"y", y}}, p.carries = {{s, y}};
   return p;
@@ -127,7 +129,7 @@ ProgramData network() {
 void packed_weights_follow_the_plain_ones() {
   const ProgramData p = network();
   std::vector<std::vector<float>> given = {
-      {}, numbers(4608, 1), numbers(4608, 2), numbers(25600, 3), numbers(16, 4)};
+      {}, numbers(rows * 2304, 1), numbers(4608, 2), numbers(25600, 3), numbers(rows * 8, 4)};
   const auto memory = [&](int i) { return given[static_cast<size_t>(i)].data(); };
   Runner plain(p, memory), packed(p, memory, true), also(p, memory, true);
   CHECK(also.prepared().size() == packed.prepared().size());
@@ -142,8 +144,8 @@ void packed_weights_follow_the_plain_ones() {
     for (Runner* r : {&plain, &packed, &also}) r->run();
     const int y = plain.outputs()[0].second;
     const auto* want = static_cast<float*>(plain.data(y));
-    CHECK(near(static_cast<float*>(packed.data(y)), {want, want + 16}));
-    CHECK(near(static_cast<float*>(also.data(y)), {want, want + 16}));
+    CHECK(near(static_cast<float*>(packed.data(y)), {want, want + rows * 8}));
+    CHECK(near(static_cast<float*>(also.data(y)), {want, want + rows * 8}));
     for (int i : {2, 3}) {  // in the same memory
       auto& weights = given[static_cast<size_t>(i)];
       const auto others = numbers(static_cast<int64_t>(weights.size()), 9);
@@ -156,7 +158,7 @@ void packed_weights_follow_the_plain_ones() {
 }
 
 void a_run_allocates_nothing() {
-  auto memory = numbers(32000, 1);
+  auto memory = numbers(rows * 2304, 1);
   for (bool prepare : {false, true}) {
     Runner r(network(), [&](int) { return memory.data(); }, prepare);
     r.prepare();

@@ -292,7 +292,7 @@ class Columns : public Kernel {
                 double* total) const {
     alignas(64) float sums[chunk], row[chunk];
     const Convert to_float32 = conversion(type_, DType::f32);
-    const int64_t most = std::is_same_v<R, Product> ? 1 : rows_in_float;
+    const int64_t most = std::is_same_v<R, Multiply> ? 1 : rows_in_float;
     while (begin < end) {
       std::fill(sums, sums + n, R::start);
       for (const int64_t stop = std::min(begin + most, end); begin < stop; ++begin) {
@@ -436,7 +436,7 @@ std::unique_ptr<Kernel> over_axes(const Signature& s, Finish finish = {}, float 
 
 std::unique_ptr<Kernel> sum(const Signature& s) { return over_axes<Sum>(s); }
 std::unique_ptr<Kernel> mean(const Signature& s) { return over_axes<Sum>(s, {one_over(count(s))}); }
-std::unique_ptr<Kernel> prod(const Signature& s) { return over_axes<Product>(s); }
+std::unique_ptr<Kernel> prod(const Signature& s) { return over_axes<Multiply>(s); }
 
 template <class R>
 std::unique_ptr<Kernel> extremum(const Signature& s) {

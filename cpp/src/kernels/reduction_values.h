@@ -43,7 +43,7 @@ struct Min {
   }
   static constexpr float start = std::numeric_limits<float>::infinity();
 };
-struct Product {
+struct Multiply {
   static float map(float x, float) { return x; }
   template <class T>
   static T join(T a, T b) {
@@ -72,7 +72,7 @@ T reduce_lanes(const float* x, int64_t n, float p) {
 template <class R>
 double reduce_run(const float* x, int64_t n, float p) {
   // a product of a few elements would overflow in float32
-  using T = std::conditional_t<std::is_same_v<R, Product>, double, float>;
+  using T = std::conditional_t<std::is_same_v<R, Multiply>, double, float>;
   int64_t i = 0;
   T total = R::start;
   if (n >= 256) {

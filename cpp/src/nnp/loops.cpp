@@ -29,33 +29,33 @@ const std::map<std::string, size_t>& ends() {
   return inputs;
 }
 
-bool is_end(const Message& f) { return ends().count(f.text("type")) > 0; }
-bool goes_inward(const Message& f) { return f.text("type") == "RecurrentInput"; }
-bool moves_slices(const Message& f) {
+bool is_end(const ProtoMessage& f) { return ends().count(f.text("type")) > 0; }
+bool goes_inward(const ProtoMessage& f) { return f.text("type") == "RecurrentInput"; }
+bool moves_slices(const ProtoMessage& f) {
   return goes_inward(f) || f.text("type") == "RecurrentOutput";
 }
 
-std::string loop_of(const Message& end) {
+std::string loop_of(const ProtoMessage& end) {
   const bool repeats = end.text("type").rfind("Repeat", 0) == 0;
   const auto found = end.messages(repeats ? "repeat_param" : "recurrent_param");
   return found.empty() ? "" : found[0]->text("repeat_id");
 }
 
-void set_texts(Message& message, const char* field, const Names& texts) {
-  std::vector<Message::Item>& items = message.fields[field];
+void set_texts(ProtoMessage& message, const char* field, const Names& texts) {
+  std::vector<ProtoMessage::Item>& items = message.fields[field];
   items.clear();
   for (const std::string& text : texts) items.emplace_back().text = text;
 }
 
 class Expansion {
  public:
-  explicit Expansion(const Message& network)
+  explicit Expansion(const ProtoMessage& network)
       : variables_(network.messages("variable")), functions_(network.messages("function")) {
-    for (const Message* r : network.messages("repeat_info"))
+    for (const ProtoMessage* r : network.messages("repeat_info"))
       times_[r->text("id")] = r->integer("times");
     find_times();
-    for (const Message* v : variables_) loops_[v->text("name")] = v->texts("repeat_id");
-    for (const Message* f : functions_) {
+    for (const ProtoMessage* v : variables_) loops_[v->text("name")] = v->texts("repeat_id");
+    for (const ProtoMessage* f : functions_) {
       for (const std::string& y : f->texts("output")) source_[y] = f;
       if (is_end(*f)) check_end(*f);
       if (is_end(*f) && !moves_slices(*f)) renamed_.insert(f->text("output"));
@@ -63,9 +63,9 @@ class Expansion {
     check_size();
     for (const char* field : {"name", "batch_size"})
       if (network.has(field)) result.fields[field] = network.fields.at(field);
-    for (const Message* v : variables_)
+    for (const ProtoMessage* v : variables_)
       if (!renamed_.count(v->text("name"))) add_variable(*v);
-    for (const Message* f : functions_) {
+    for (const ProtoMessage* f : functions_) {
       if (moves_slices(*f)) {
         add_slices(*f);
       } else if (!is_end(*f)) {
@@ -74,22 +74,22 @@ class Expansion {
     }
   }
 
-  Message result;
+  ProtoMessage result;
 
  private:
   // Files without repeat_info say it at the ends of a loop.
   void find_times() {
     std::set<std::string> used;
-    const auto note = [&](const Message& m) {
+    const auto note = [&](const ProtoMessage& m) {
       for (const std::string& loop : m.texts("repeat_id")) used.insert(loop);
     };
-    for (const Message* v : variables_) note(*v);
-    for (const Message* f : functions_) {
+    for (const ProtoMessage* v : variables_) note(*v);
+    for (const ProtoMessage* f : functions_) {
       note(*f);
       if (is_end(*f)) used.insert(loop_of(*f));
-      for (const Message* p : f->messages("repeat_param"))
+      for (const ProtoMessage* p : f->messages("repeat_param"))
         if (p->integer("times")) times_.emplace(p->text("repeat_id"), p->integer("times"));
-      for (const Message* p : f->messages("recurrent_param"))
+      for (const ProtoMessage* p : f->messages("recurrent_param"))
         if (p->integer("length")) times_.emplace(p->text("repeat_id"), p->integer("length"));
     }
     for (const std::string& loop : used)
@@ -98,7 +98,7 @@ class Expansion {
                          " iterations");
   }
 
-  void check_end(const Message& f) const {
+  void check_end(const ProtoMessage& f) const {
     const Names in = f.texts("input"), out = f.texts("output");
     const size_t wanted = ends().at(f.text("type"));
     if (in.size() != wanted || out.size() != 1)
@@ -109,7 +109,7 @@ class Expansion {
   }
 
   // The loops that the end of one is in.
-  static Names around(const Message& end) {
+  static Names around(const ProtoMessage& end) {
     Names loops = end.texts("repeat_id");
     loops.erase(std::remove(loops.begin(), loops.end(), loop_of(end)), loops.end());
     return loops;
@@ -122,8 +122,8 @@ class Expansion {
       for (const std::string& loop : loops) n *= static_cast<double>(times_.at(loop));
       copies += n;
     };
-    for (const Message* v : variables_) add(v->texts("repeat_id"));
-    for (const Message* f : functions_) {
+    for (const ProtoMessage* v : variables_) add(v->texts("repeat_id"));
+    for (const ProtoMessage* f : functions_) {
       Names loops = f->texts("repeat_id");
       if (moves_slices(*f)) {  // slices are named one by one
         loops = around(*f);
@@ -135,11 +135,11 @@ class Expansion {
       throw ValueError("its loops unroll to too many functions and variables, more than 131072");
   }
 
-  [[noreturn]] static void fail(const Message& f, const std::string& what) {
+  [[noreturn]] static void fail(const ProtoMessage& f, const std::string& what) {
     throw ValueError("function '" + f.text("name") + "' (" + f.text("type") + "): " + what);
   }
 
-  const Names& loops_of(const std::string& name, const Message& f) const {
+  const Names& loops_of(const std::string& name, const ProtoMessage& f) const {
     const auto found = loops_.find(name);
     if (found == loops_.end()) fail(f, "there is no variable '" + name + "'");
     return found->second;
@@ -179,10 +179,10 @@ class Expansion {
   }
 
   // What a variable is called in an iteration; the ends of loops are looked through.
-  std::string resolved(std::string name, const Step& step, const Message& reader) {
+  std::string resolved(std::string name, const Step& step, const ProtoMessage& reader) {
     Step here = step;
     while (renamed_.count(name)) {
-      const Message& f = *source_.at(name);
+      const ProtoMessage& f = *source_.at(name);
       const std::string loop = loop_of(f), type = f.text("type");
       const Names in = f.texts("input");
       const auto at = here.find(loop);
@@ -199,24 +199,24 @@ class Expansion {
     return named(name, loops_of(name, reader), here);
   }
 
-  void add(const char* field, Message message) {
+  void add(const char* field, ProtoMessage message) {
     result.fields[field].emplace_back().message.push_back(std::move(message));
   }
 
-  void add_variable(const Message& v) {
+  void add_variable(const ProtoMessage& v) {
     const Names loops = v.texts("repeat_id");
     for (const Step& step : steps(loops)) {
-      Message copy = v;
+      ProtoMessage copy = v;
       copy.fields.erase("repeat_id");
       set_texts(copy, "name", {named(v.text("name"), loops, step)});
       add("variable", std::move(copy));
     }
   }
 
-  void add_function(const Message& f) {
+  void add_function(const ProtoMessage& f) {
     const Names loops = f.texts("repeat_id");
     for (const Step& step : steps(loops)) {
-      Message copy = f;
+      ProtoMessage copy = f;
       for (const char* field : {"repeat_id", "repeat_param", "recurrent_param"})
         copy.fields.erase(field);
       set_texts(copy, "name", {named(f.text("name"), loops, step)});
@@ -230,7 +230,7 @@ class Expansion {
   }
 
   // A Split before a loop, or a Stack behind it, once for each iteration of the loops around.
-  void add_slices(const Message& f) {
+  void add_slices(const ProtoMessage& f) {
     const std::string loop = loop_of(f), in = f.text("input"), out = f.text("output");
     for (const Step& step : steps(around(f))) {
       const auto slices = [&](const std::string& name) {
@@ -243,7 +243,7 @@ class Expansion {
         return names;
       };
       const bool inward = goes_inward(f);
-      Message copy, arguments;
+      ProtoMessage copy, arguments;
       arguments.fields["axis"].emplace_back().integer =
           f.messages("recurrent_param").at(0)->integer("axis");
       copy.fields[inward ? "split_param" : "stack_param"].emplace_back().message.push_back(
@@ -256,25 +256,27 @@ class Expansion {
     }
   }
 
-  std::vector<const Message*> variables_, functions_;
+  std::vector<const ProtoMessage*> variables_, functions_;
   std::map<std::string, int64_t> times_;
-  std::map<std::string, Names> loops_;            // of variables
-  std::map<std::string, const Message*> source_;  // of variables
-  std::set<std::string> renamed_;                 // variables that the ends of loops stand for
+  std::map<std::string, Names> loops_;                 // of variables
+  std::map<std::string, const ProtoMessage*> source_;  // of variables
+  std::set<std::string> renamed_;                      // variables that the ends of loops stand for
   int hops_ = 0;
 };
 
 }  // namespace
 
-bool has_loops(const Message& network) {
+bool has_loops(const ProtoMessage& network) {
   if (network.has("repeat_info")) return true;
   const auto functions = network.messages("function"), variables = network.messages("variable");
   return std::any_of(functions.begin(), functions.end(),
-                     [](const Message* f) { return is_end(*f) || f->has("repeat_id"); }) ||
+                     [](const ProtoMessage* f) { return is_end(*f) || f->has("repeat_id"); }) ||
          std::any_of(variables.begin(), variables.end(),
-                     [](const Message* v) { return v->has("repeat_id"); });
+                     [](const ProtoMessage* v) { return v->has("repeat_id"); });
 }
 
-Message without_loops(const Message& network) { return std::move(Expansion(network).result); }
+ProtoMessage without_loops(const ProtoMessage& network) {
+  return std::move(Expansion(network).result);
+}
 
 }  // namespace nnl

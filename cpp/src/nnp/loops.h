@@ -16,12 +16,12 @@
 
 namespace nnl {
 
-struct Message;
+struct ProtoMessage;
 
-bool has_loops(const Message& network);
+bool has_loops(const ProtoMessage& network);
 
 // A network that says the same without loops. ValueError: a loop has no number of iterations, is
 // left by another way than its ends, or would give too many functions.
-Message without_loops(const Message& network);
+ProtoMessage without_loops(const ProtoMessage& network);
 
 }  // namespace nnl

@@ -59,8 +59,8 @@ double shortest(float value) {
   return std::strtod(text, nullptr);
 }
 
-Message::Item number_item(const std::string& type, uint64_t bits) {
-  Message::Item item;
+ProtoMessage::Item number_item(const std::string& type, uint64_t bits) {
+  ProtoMessage::Item item;
   item.integer = static_cast<int64_t>(bits);
   if (type == "float") {
     float value;
@@ -72,17 +72,17 @@ Message::Item number_item(const std::string& type, uint64_t bits) {
   return item;
 }
 
-Message decoded(const std::string& name, std::string_view data, const std::string& without,
-                int depth) {
+ProtoMessage decoded(const std::string& name, std::string_view data, const std::string& without,
+                     int depth) {
   if (depth > 16) throw ValueError("messages are nested too deep");
-  Message found;
+  ProtoMessage found;
   const std::vector<MessageRow>& rows = rows_of(name);
   for (Wire field(data); field.next();) {
     const MessageRow* row = nullptr;
     for (const MessageRow& r : rows)
       if (r.number == field.number) row = &r;
     if (!row || row->label == "map" || row->name == without) continue;
-    std::vector<Message::Item>& items = found.fields[row->name];
+    std::vector<ProtoMessage::Item>& items = found.fields[row->name];
     if (row->label == "singular") items.clear();  // the last one counts
     const int kind = kind_of(*row);
     const bool real = kind == 1 || kind == 2;
@@ -113,31 +113,31 @@ Message decoded(const std::string& name, std::string_view data, const std::strin
 
 }  // namespace
 
-const Message::Item& Message::item(const std::string& name) const {
+const ProtoMessage::Item& ProtoMessage::item(const std::string& name) const {
   static const Item nothing;
   const auto found = fields.find(name);
   return found == fields.end() || found->second.empty() ? nothing : found->second.back();
 }
 
-std::vector<std::string> Message::texts(const std::string& name) const {
+std::vector<std::string> ProtoMessage::texts(const std::string& name) const {
   std::vector<std::string> out;
   if (const auto found = fields.find(name); found != fields.end())
     for (const Item& item : found->second) out.push_back(item.text);
   return out;
 }
 
-std::vector<int64_t> Message::integers(const std::string& name) const {
+std::vector<int64_t> ProtoMessage::integers(const std::string& name) const {
   std::vector<int64_t> out;
   if (const auto found = fields.find(name); found != fields.end())
     for (const Item& item : found->second) out.push_back(item.integer);
   return out;
 }
 
-std::vector<const Message*> Message::messages(const std::string& name) const {
-  std::vector<const Message*> out;
+std::vector<const ProtoMessage*> ProtoMessage::messages(const std::string& name) const {
+  std::vector<const ProtoMessage*> out;
   if (const auto found = fields.find(name); found != fields.end())
     for (const Item& item : found->second)
-      for (const Message& m : item.message) out.push_back(&m);
+      for (const ProtoMessage& m : item.message) out.push_back(&m);
   return out;
 }
 
@@ -147,7 +147,7 @@ const std::vector<MessageRow>& rows_of(const std::string& message) {
   return found == table().end() ? none : found->second;
 }
 
-Message decode(const std::string& message, std::string_view data, const std::string& without) {
+ProtoMessage decode(const std::string& message, std::string_view data, const std::string& without) {
   return decoded(message, data, without, 0);
 }
 
@@ -166,7 +166,7 @@ std::string binary_of_text(const std::string& message, std::string_view text) {
   return std::move(*binary);
 }
 
-Message decode_text(const std::string& message, std::string_view text) {
+ProtoMessage decode_text(const std::string& message, std::string_view text) {
   return decode(message, binary_of_text(message, text), "parameter");
 }
 

@@ -9,13 +9,13 @@
 
 namespace nnl {
 
-struct Message {
+struct ProtoMessage {
   // What a field holds: one of these, by its type in the table.
   struct Item {
     int64_t integer = 0;  // also 0 and 1 of a bool
     double number = 0;    // of float and double
     std::string text;
-    std::vector<Message> message;  // one
+    std::vector<ProtoMessage> message;  // one
   };
   std::map<std::string, std::vector<Item>> fields;
 
@@ -26,7 +26,7 @@ struct Message {
   int64_t integer(const std::string& name) const { return item(name).integer; }
   std::vector<std::string> texts(const std::string& name) const;
   std::vector<int64_t> integers(const std::string& name) const;
-  std::vector<const Message*> messages(const std::string& name) const;
+  std::vector<const ProtoMessage*> messages(const std::string& name) const;
 };
 
 // A field of a message, as the table has it.
@@ -41,8 +41,9 @@ const std::vector<MessageRow>& rows_of(const std::string& message);
 // A message in the text or the binary form. What the table does not know is skipped, and so is
 // what `without` names in the outermost message. ValueError: it is damaged, or its text is not as
 // programs write it.
-Message decode(const std::string& message, std::string_view data, const std::string& without = "");
-Message decode_text(const std::string& message, std::string_view text);
+ProtoMessage decode(const std::string& message, std::string_view data,
+                    const std::string& without = "");
+ProtoMessage decode_text(const std::string& message, std::string_view text);
 
 // The binary form of a message in text form. ValueError: its text is not as programs write it.
 std::string binary_of_text(const std::string& message, std::string_view text);

@@ -35,14 +35,14 @@ std::string op_of(const std::string& type) {
 }
 
 // The arguments of a function; what its message does not have is zero, or none if it is a shape.
-AttributeMap attributes_of(const Message& function, const std::string& type) {
+AttributeMap attributes_of(const ProtoMessage& function, const std::string& type) {
   AttributeMap out;
   const std::string wanted = type + "Parameter";
   for (const MessageRow& field : rows_of("Function")) {
     if (field.type != wanted) continue;
-    static const Message empty;
+    static const ProtoMessage empty;
     const auto given = function.messages(field.name);
-    const Message& arguments = given.empty() ? empty : *given[0];
+    const ProtoMessage& arguments = given.empty() ? empty : *given[0];
     for (const MessageRow& row : rows_of(wanted)) {
       Attribute& a = out[row.name];
       if (row.type == "Shape") {
@@ -53,7 +53,7 @@ AttributeMap attributes_of(const Message& function, const std::string& type) {
       } else if (row.label == "repeated") {
         std::vector<double> numbers;
         if (const auto found = arguments.fields.find(row.name); found != arguments.fields.end())
-          for (const Message::Item& item : found->second) numbers.push_back(item.number);
+          for (const ProtoMessage::Item& item : found->second) numbers.push_back(item.number);
         a = numbers;
       } else if (row.type == "bool") {
         a = arguments.integer(row.name) != 0;
@@ -89,11 +89,11 @@ void resolve(const std::string& op, const Spec& x, AttributeMap& attributes) {
 
 class Builder {
  public:
-  Builder(const Message& network, const std::map<std::string, Spec>& parameters,
+  Builder(const ProtoMessage& network, const std::map<std::string, Spec>& parameters,
           std::map<std::string, uint64_t>& streams)
       : parameters_(parameters), streams_(streams) {
     batch_ = network.integer("batch_size");
-    for (const Message* v : network.messages("variable")) {
+    for (const ProtoMessage* v : network.messages("variable")) {
       const auto shape = v->messages("shape");
       Shape sizes = shape.empty() ? Shape{} : shape[0]->integers("dim");
       double elements = 1;
@@ -106,7 +106,7 @@ class Builder {
       shapes_[v->text("name")] = {sizes, DType::f32, Layout::plain};
       if (v->text("type") == "Parameter") is_parameter_.insert(v->text("name"));
     }
-    for (const Message* f : network.messages("function"))
+    for (const ProtoMessage* f : network.messages("function"))
       for (const std::string& y : f->texts("output"))
         if (!maker_.emplace(y, f).second)
           throw ValueError("'" + y + "' is computed by two functions");
@@ -150,7 +150,7 @@ class Builder {
 
   // Adds the functions that a variable depends on.
   void compute(const std::string& name) {
-    std::vector<std::pair<const Message*, bool>> todo;
+    std::vector<std::pair<const ProtoMessage*, bool>> todo;
     const auto enter = [&](const std::string& x) {
       const auto maker = maker_.find(x);
       if (maker != maker_.end() && !numbers_.count(x)) todo.emplace_back(maker->second, false);
@@ -166,7 +166,7 @@ class Builder {
         todo.pop_back();
       } else {
         ready = true;
-        const Message* f = function;
+        const ProtoMessage* f = function;
         if (!open_.insert(f).second) throw ValueError("its functions depend on each other");
         for (const std::string& x : f->texts("input")) {
           const auto maker = maker_.find(x);
@@ -179,7 +179,7 @@ class Builder {
     given(name);
   }
 
-  void add(const Message& function) {
+  void add(const ProtoMessage& function) {
     const std::string& type = function.text("type");
     try {
       add(function, op_of(type), type);
@@ -188,7 +188,7 @@ class Builder {
     }
   }
 
-  void add(const Message& function, const std::string& op, const std::string& type) {
+  void add(const ProtoMessage& function, const std::string& op, const std::string& type) {
     ProgramStep step;
     step.op = op, step.label = op + " (" + function.text("name") + ")";
     step.attributes = attributes_of(function, type);
@@ -309,7 +309,7 @@ class Builder {
     return n;
   }
 
-  void add_constant(const Message& function, const AttributeMap& attributes) {
+  void add_constant(const ProtoMessage& function, const AttributeMap& attributes) {
     Signature s;
     s.attributes = Attributes(attributes);
     const int n = new_value(infer("constant", s).at(0));
@@ -323,27 +323,27 @@ class Builder {
   int64_t batch_;
   std::map<std::string, Spec> shapes_;
   std::set<std::string> is_parameter_;
-  std::map<std::string, const Message*> maker_;
-  std::set<const Message*> done_, open_;
+  std::map<std::string, const ProtoMessage*> maker_;
+  std::set<const ProtoMessage*> done_, open_;
   std::map<std::string, int> numbers_;
   ProgramData data_;
 };
 
-std::vector<std::string> names_of(const Message& executor, const char* field) {
+std::vector<std::string> names_of(const ProtoMessage& executor, const char* field) {
   std::vector<std::string> out;
-  for (const Message* m : executor.messages(field)) out.push_back(m->text("variable_name"));
+  for (const ProtoMessage* m : executor.messages(field)) out.push_back(m->text("variable_name"));
   return out;
 }
 
 // Variables that no function gives, and those that none takes.
-void find_ends(const Message& network, std::vector<std::string>& inputs,
+void find_ends(const ProtoMessage& network, std::vector<std::string>& inputs,
                std::vector<std::string>& outputs) {
   std::set<std::string> made, read;
-  for (const Message* f : network.messages("function")) {
+  for (const ProtoMessage* f : network.messages("function")) {
     for (const std::string& y : f->texts("output")) made.insert(y);
     for (const std::string& x : f->texts("input")) read.insert(x);
   }
-  for (const Message* v : network.messages("variable")) {
+  for (const ProtoMessage* v : network.messages("variable")) {
     const std::string& name = v->text("name");
     if (v->text("type") == "Parameter") continue;
     if (!made.count(name) && read.count(name)) inputs.push_back(name);
@@ -354,19 +354,19 @@ void find_ends(const Message& network, std::vector<std::string>& inputs,
 }  // namespace
 
 std::vector<std::pair<std::string, ProgramData>> programs_of(
-    const Message& file, const std::map<std::string, Spec>& parameters, const std::string& only,
-    std::map<std::string, uint64_t>& streams) {
-  std::map<std::string, const Message*> networks;
-  for (const Message* n : file.messages("network")) networks[n->text("name")] = n;
+    const ProtoMessage& file, const std::map<std::string, Spec>& parameters,
+    const std::string& only, std::map<std::string, uint64_t>& streams) {
+  std::map<std::string, const ProtoMessage*> networks;
+  for (const ProtoMessage* n : file.messages("network")) networks[n->text("name")] = n;
   std::vector<std::pair<std::string, ProgramData>> found;
   const auto add = [&](const std::string& name, const std::string& network,
                        std::vector<std::string> inputs, std::vector<std::string> outputs) {
     const auto of = networks.find(network);
     if (of == networks.end()) throw ValueError("there is no network '" + network + "'");
     try {
-      Message unrolled;
+      ProtoMessage unrolled;
       if (has_loops(*of->second)) unrolled = without_loops(*of->second);
-      const Message& whole = unrolled.fields.empty() ? *of->second : unrolled;
+      const ProtoMessage& whole = unrolled.fields.empty() ? *of->second : unrolled;
       if (outputs.empty()) find_ends(whole, inputs, outputs);
       found.emplace_back(name, Builder(whole, parameters, streams).program(inputs, outputs));
     } catch (const ValueError& e) {
@@ -374,7 +374,7 @@ std::vector<std::pair<std::string, ProgramData>> programs_of(
     }
   };
   const auto wanted = [&](const std::string& name) { return only.empty() || name == only; };
-  for (const Message* e : file.messages("executor"))
+  for (const ProtoMessage* e : file.messages("executor"))
     if (wanted(e->text("name")))
       add(e->text("name"), e->text("network_name"), names_of(*e, "data_variable"),
           names_of(*e, "output_variable"));

@@ -12,7 +12,7 @@
 
 namespace nnl {
 
-struct Message;
+struct ProtoMessage;
 
 // The programs of the executors of a file, by their names; its networks, where it has none.
 // Args: only: if not empty, the one executor or else network to read. streams: gets the names of
@@ -20,7 +20,7 @@ struct Message;
 // ValueError: there is none, a network is damaged, has loops, or a function that has no rule here;
 // the text says which.
 std::vector<std::pair<std::string, ProgramData>> programs_of(
-    const Message& file, const std::map<std::string, Spec>& parameters, const std::string& only,
-    std::map<std::string, uint64_t>& streams);
+    const ProtoMessage& file, const std::map<std::string, Spec>& parameters,
+    const std::string& only, std::map<std::string, uint64_t>& streams);
 
 }  // namespace nnl

@@ -11,7 +11,7 @@ namespace {
 enum class Cut { isolated, removed, with_before, with_after };
 
 // Cuts pieces where a pattern is found, or where it is not if `invert`.
-void split(Pieces& pieces, const Pattern& pattern, Cut cut, bool invert) {
+void split(Pieces& pieces, const Splitter& pattern, Cut cut, bool invert) {
   Pieces found;
   for (const Piece& piece : pieces) {
     if (piece.token >= 0) {
@@ -61,7 +61,7 @@ auto on_texts(F change) {
 
 Changes<Pieces> cuts_of(const Json* json) {
   Changes<Pieces> found;
-  const auto add_split = [&](Pattern pattern, Cut cut, bool invert = false) {
+  const auto add_split = [&](Splitter pattern, Cut cut, bool invert = false) {
     found.emplace_back([pattern = std::move(pattern), cut, invert](Pieces& pieces) {
       split(pieces, pattern, cut, invert);
     });
@@ -72,7 +72,7 @@ Changes<Pieces> cuts_of(const Json* json) {
         found.push_back(on_texts([](Piece& p) {
           if (p.text[0] != ' ') p.text = " " + p.text;
         }));
-      if (flag(part, "use_regex", true)) add_split({Pattern::Kind::simple, 0}, Cut::isolated);
+      if (flag(part, "use_regex", true)) add_split({Splitter::Kind::simple, 0}, Cut::isolated);
       found.push_back(on_texts([](Piece& p) {
         std::string as_chars;
         for (char c : p.text) as_chars += char_of_byte(static_cast<uint8_t>(c));
@@ -80,12 +80,12 @@ Changes<Pieces> cuts_of(const Json* json) {
       }));
     } else if (type == "Split") {
       const Json* said = part.at("pattern").find("String");
-      Pattern pattern = said ? Pattern{Pattern::Kind::literal, 0, false, said->text()}
-                             : pattern_of(part.at("pattern").at("Regex").text());
+      Splitter pattern = said ? Splitter{Splitter::Kind::literal, 0, false, said->text()}
+                              : splitter_of(part.at("pattern").at("Regex").text());
       add_split(std::move(pattern), cut_of(part.at("behavior").text()), flag(part, "invert"));
     } else if (type == "Digits") {
       const int most = flag(part, "individual_digits") ? 1 : 0;
-      add_split({Pattern::Kind::numbers, most}, Cut::isolated);
+      add_split({Splitter::Kind::numbers, most}, Cut::isolated);
     } else if (type == "Metaspace") {
       const Metaspace m(part);
       found.push_back(on_texts([m](Piece& p) {
@@ -94,7 +94,7 @@ Changes<Pieces> cuts_of(const Json* json) {
         if ((m.always || (m.first && p.first)) && !begins) p.text = m.blank + p.text;
       }));
       if (flag(part, "split", true))
-        add_split({Pattern::Kind::literal, 0, false, m.blank}, Cut::with_after);
+        add_split({Splitter::Kind::literal, 0, false, m.blank}, Cut::with_after);
     } else {
       unknown("pre_tokenizer", type, "ByteLevel, Split, Digits, Metaspace or a Sequence of such");
     }

@@ -96,14 +96,14 @@ size_t after_words(const Chars& t, size_t i, int most, bool slash) {
   return blanks(t, i);
 }
 
-size_t words(const Chars& t, size_t i, const Pattern& p) {
+size_t words(const Chars& t, size_t i, const Splitter& p) {
   if (const size_t end = contraction(t, i, true); end > i) return end;
   const size_t first = t.letter(i) ? i : i + t.before_word(i);
   if (const size_t end = t.run(first, &Chars::letter); end > first) return end;
   return after_words(t, i, p.most, false);
 }
 
-size_t cased(const Chars& t, size_t i, const Pattern& p) {
+size_t cased(const Chars& t, size_t i, const Splitter& p) {
   const auto with_contraction = [&](size_t end) {
     return p.contractions ? contraction(t, end, true) : end;
   };
@@ -124,8 +124,8 @@ size_t cased(const Chars& t, size_t i, const Pattern& p) {
 
 }  // namespace
 
-Pattern pattern_of(const std::string& expression) {
-  using Kind = Pattern::Kind;
+Splitter splitter_of(const std::string& expression) {
+  using Kind = Splitter::Kind;
   const std::string ends = R"('s|'t|'re|'ve|'m|'ll|'d)", blank = R"(|\s+(?!\S)|\s+)",
                     other = R"(| ?[^\s\p{L}\p{N}]+)", line = R"(|\s*[\r\n]+)",
                     before = R"([^\r\n\p{L}\p{N}]?)", high = R"([\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])",
@@ -147,9 +147,9 @@ Pattern pattern_of(const std::string& expression) {
   throw ValueError("the expression " + expression.substr(0, 300) + " is not known");
 }
 
-std::vector<std::pair<size_t, size_t>> matches(const Pattern& pattern, std::string_view text) {
+std::vector<std::pair<size_t, size_t>> matches(const Splitter& pattern, std::string_view text) {
   std::vector<std::pair<size_t, size_t>> found;
-  if (pattern.kind == Pattern::Kind::literal) {
+  if (pattern.kind == Splitter::Kind::literal) {
     const size_t n = pattern.text.size();
     for (size_t at = 0; n && (at = text.find(pattern.text, at)) != text.npos; at += n)
       found.emplace_back(at, at + n);
@@ -159,13 +159,13 @@ std::vector<std::pair<size_t, size_t>> matches(const Pattern& pattern, std::stri
   for (size_t i = 0; i < t.size();) {
     size_t end = i;
     switch (pattern.kind) {
-      case Pattern::Kind::simple:
+      case Splitter::Kind::simple:
         end = simple(t, i);
         break;
-      case Pattern::Kind::words:
+      case Splitter::Kind::words:
         end = words(t, i, pattern);
         break;
-      case Pattern::Kind::cased:
+      case Splitter::Kind::cased:
         end = cased(t, i, pattern);
         break;
       default:

@@ -10,7 +10,7 @@
 namespace nnl {
 
 // What is looked for.
-struct Pattern {
+struct Splitter {
   enum class Kind {
     literal,  // `text`
     numbers,  // \p{N}{1,most}
@@ -25,9 +25,9 @@ struct Pattern {
 };
 
 // ValueError: nothing here does what the expression says; the text shows it.
-Pattern pattern_of(const std::string& expression);
+Splitter splitter_of(const std::string& expression);
 
 // Where it is found in a UTF-8 text, from left to right: begin and end in bytes.
-std::vector<std::pair<size_t, size_t>> matches(const Pattern& pattern, std::string_view text);
+std::vector<std::pair<size_t, size_t>> matches(const Splitter& pattern, std::string_view text);
 
 }  // namespace nnl
