@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Function: some tensors computed and others changed, as one program a combination of sizes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import nnl.functions as F
+from nnl.core.arrays.array import NdArray
+from nnl.core.graph.variable import Variable
+from nnl.core.interpreters.caches import Plans
+from nnl.core.interpreters.context import STATE
+from nnl.graph.program.program import Program
+from nnl.graph.recording.recording import Compiled
+from nnl.workspace.tensor import Known, Operator, Tensor, _NeedsValue, check_fed, needed
+from nnl.workspace.updater import Updater
+from nnl.workspace.workspace import current
+
+
+class Function:
+    """What computes some tensors, and changes others: only what they need is run.
+
+    Args:
+        inputs: Tensors whose values each call gives. One that an operator makes is given instead.
+        outputs: Tensors whose values each call returns.
+        updates: {kept tensor: tensor of its next value}, all computed before any is written.
+        updater: Gets the gradients that it asks for at every call.
+        update: Whether it updates parameters too, in the same program.
+        givens: {tensor: tensor or array that takes its place}.
+        name: Of the function in its workspace, made unique.
+    Raises:
+        ValueError: An update is of a tensor that is not kept.
+    """
+
+    _numbers = itertools.count(1)
+
+    def __init__(
+        self,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        updates: Mapping[Tensor, Any] | None = None,
+        updater: Updater | None = None,
+        update: bool = True,
+        givens: Mapping[Tensor, Any] | None = None,
+        name: str = "function",
+    ) -> None:
+        of = [*outputs, *inputs, *(updates or ())]
+        self.workspace = of[0].workspace if of else current()
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        self.updates, self.givens = dict(updates or {}), dict(givens or {})
+        self.updater, self.update = updater, update
+        for t in self.updates:
+            if not t.kept:
+                raise ValueError(
+                    f"Function: updates has {t.name!r}, which the workspace does not keep"
+                )
+        targets = [*self.outputs, *(v for v in self.updates.values() if isinstance(v, Tensor))]
+        if updater is not None:
+            targets += [g for _, g in updater.pairs]
+        self.operators, self.leaves = needed(targets, self.inputs, self.givens)
+        self.known: set[Tensor] = set()  # inputs whose values programs depend on
+        self.wrt = {x for op in self.operators for x in op.wrt}
+        self.plans = Plans()
+        taken = self.workspace.functions
+        self.name = name if name not in taken else f"{name}_{next(self._numbers)}"
+        taken[self.name] = self
+
+    def __call__(self, *values: Any) -> list[np.ndarray[Any, Any]]:
+        """Run it.
+
+        Args:
+            values: One array for each input.
+        Returns:
+            One array for each output.
+        Raises:
+            ValueError: Their number or a shape is wrong; a tensor that is needed has no value.
+        """
+        if len(values) != len(self.inputs):
+            raise ValueError(f"Function: got {len(values)} values, wanted {len(self.inputs)}")
+        fed = dict(zip(self.inputs, values, strict=True))
+        for t in self.leaves:
+            if t.kept:
+                continue
+            if t.name not in self.workspace.values:
+                raise ValueError(f"Function: {t.name!r} is needed and has no value: feed it")
+            fed[t] = self.workspace.values[t.name].data
+        arrays = {}
+        for t, value in fed.items():
+            arrays[t] = np.asarray(value, t.dtype)
+            check_fed(t, arrays[t], "Function")
+        while True:
+            try:
+                made = self._run(arrays)
+                break
+            except _Unknown as more:
+                self.known |= more.inputs
+        results = []
+        for t, v in zip(self.outputs, made, strict=True):
+            data = v.data if isinstance(v, Variable) else NdArray.from_numpy_array(v)
+            self.workspace.values[t.name] = data
+            results.append(np.asarray(data.data))
+        return results
+
+    @property
+    def program(self) -> Program:
+        """The program of the latest call, as it runs."""
+        return self._latest().plan.program
+
+    def text(self, passes: bool = True) -> str:
+        """The program of the latest call, a line a step; without passes, as it was written down."""
+        compiled = self._latest()
+        return (compiled.plan.program if passes else compiled.recorded.lower()[0]).text()
+
+    def _latest(self) -> Compiled:
+        if not self.plans:
+            raise ValueError("Function: it has no program before it is called")
+        return list(self.plans.values())[-1]
+
+    def _run(self, arrays: Mapping[Tensor, np.ndarray[Any, Any]]) -> Any:
+        given: list[Any] = []
+        key: list[Any] = [STATE.target]
+        for t, array in arrays.items():
+            if t in self.known:
+                given.append(Known(array))
+                key.append(given[-1])
+            else:
+                given.append(Variable.from_numpy_array(array, need_grad=array.dtype.kind == "f"))
+                key.append(given[-1].spec)
+        compiled = self.plans.find(tuple(key))
+        if compiled is None or not compiled.valid():
+            write = partial(self._write, tuple(arrays))
+            compiled = self.plans.put(tuple(key), lambda: Compiled.of(write, tuple(given), {}))
+        return compiled.run([v for v in given if isinstance(v, Variable)])
+
+    def _write(self, names: Sequence[Tensor], *given: Any) -> list[Any]:
+        """Write the program down: what is recorded."""
+        values: dict[Tensor, Any] = {}
+        for t, v in zip(names, given, strict=True):
+            values[t] = v.array if isinstance(v, Known) else v
+        for t in self.leaves:
+            if t not in values:
+                parameter = self.workspace.parameter(t.name)
+                assert parameter is not None
+                values[t] = parameter.unlinked(need_grad=t in self.wrt)
+        self._replace(values)
+        for op in self.operators:
+            try:
+                made = op.run(values)
+            except _NeedsValue as error:
+                raise self._unknown(op, error, values) from None
+            except (ValueError, TypeError, IndexError) as error:
+                raise type(error)(f"{op.type} ({op.outputs[0].name}): {error}") from error
+            for t, v in zip(op.outputs, made, strict=True):
+                if t in values:
+                    continue  # given instead
+                if t in self.wrt and isinstance(v, Variable):
+                    v.need_grad = True
+                values[t] = v
+            self._replace(values)
+        results = [_copied(values[t]) for t in self.outputs]
+        new = [
+            (t, _copied(values[v]) if isinstance(v, Tensor) else v) for t, v in self.updates.items()
+        ]
+        if self.updater is not None:
+            self.updater.write([values[g] for _, g in self.updater.pairs], self.update)
+        for t, v in new:
+            parameter = self.workspace.parameter(t.name)
+            assert parameter is not None
+            if not isinstance(v, Variable):
+                v = Variable.from_numpy_array(np.asarray(v, t.dtype))
+            parameter.data.copy_from(v.data)
+        return results
+
+    def _replace(self, values: dict[Tensor, Any]) -> None:
+        for t, v in self.givens.items():
+            if t not in values and (not isinstance(v, Tensor) or v in values):
+                values[t] = values[v] if isinstance(v, Tensor) else np.asarray(v, t.dtype)
+
+    def _unknown(self, op: Operator, error: _NeedsValue, values: Mapping[Tensor, Any]) -> Exception:
+        """What of the inputs must be known, so that it is written down again for their values."""
+        wanted = [t for t in op.tensors if values.get(t) is error.value] or op.tensors
+        operators, leaves = needed(wanted, self.inputs, self.givens)
+        found = {t for t in leaves | set(wanted) if not t.kept and t not in self.known}
+        found |= {t for o in operators for t in o.tensors if t in self.inputs} - self.known
+        found &= set(self.inputs) | leaves
+        if not found:
+            return ValueError(
+                f"Function: {op.type} ({op.outputs[0].name}) must know {error.what} before it "
+                "runs, and it is computed"
+            )
+        return _Unknown(found)
+
+
+def _copied(v: Any) -> Any:
+    """A value as it is now: of a tensor that is kept, which may be written before it is read."""
+    return F.identity(v) if isinstance(v, Variable) and v.parent is None else v
+
+
+class _Unknown(Exception):
+    def __init__(self, inputs: set[Tensor]) -> None:
+        super().__init__(inputs)
+        self.inputs = inputs
