@@ -86,9 +86,9 @@ class Function:
         for t in self.leaves:
             if t.kept:
                 continue
-            if t.name not in self.workspace.values:
+            if t.key not in self.workspace.values:
                 raise ValueError(f"Function: {t.name!r} is needed and has no value: feed it")
-            fed[t] = self.workspace.values[t.name].data
+            fed[t] = self.workspace.values[t.key].data
         arrays = {}
         for t, value in fed.items():
             arrays[t] = np.asarray(value, t.dtype)
@@ -102,7 +102,7 @@ class Function:
         results = []
         for t, v in zip(self.outputs, made, strict=True):
             data = v.data if isinstance(v, Variable) else NdArray.from_numpy_array(v)
-            self.workspace.values[t.name] = data
+            self.workspace.values[t.key] = data
             results.append(np.asarray(data.data))
         return results
 
@@ -144,13 +144,15 @@ class Function:
             values[t] = v.array if isinstance(v, Known) else v
         for t in self.leaves:
             if t not in values:
-                parameter = self.workspace.parameter(t.name)
+                parameter = self.workspace.parameter(t.key)
                 assert parameter is not None
                 values[t] = parameter.unlinked(need_grad=t in self.wrt)
         self._replace(values)
+        before = {t: values[t] for t in self.leaves}
+        written: dict[Tensor, Any] = {}
         for op in self.operators:
             try:
-                made = op.run(values)
+                made = op.run({**values, **before} if op.wrt else values)
             except _NeedsValue as error:
                 raise self._unknown(op, error, values) from None
             except (ValueError, TypeError, IndexError) as error:
@@ -159,17 +161,21 @@ class Function:
                 if t in values:
                     continue  # given instead
                 if t in self.wrt and isinstance(v, Variable):
+                    v = F.identity(v)  # that nothing takes apart again
                     v.need_grad = True
                 values[t] = v
+            if op.writes is not None:
+                values[op.writes] = written[op.writes] = values[op.outputs[0]]
             self._replace(values)
-        results = [_copied(values[t]) for t in self.outputs]
+        results = [_copied(before[t] if t in before else values[t]) for t in self.outputs]
         new = [
             (t, _copied(values[v]) if isinstance(v, Tensor) else v) for t, v in self.updates.items()
         ]
+        new += [(t, _copied(v)) for t, v in written.items()]
         if self.updater is not None:
             self.updater.write([values[g] for _, g in self.updater.pairs], self.update)
         for t, v in new:
-            parameter = self.workspace.parameter(t.name)
+            parameter = self.workspace.parameter(t.key)
             assert parameter is not None
             if not isinstance(v, Variable):
                 v = Variable.from_numpy_array(np.asarray(v, t.dtype))

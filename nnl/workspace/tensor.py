@@ -67,13 +67,14 @@ class Tensor:
     """The name of a value.
 
     Attributes:
-        name: Unique in its workspace.
-        shape: Sizes, None where an axis may be of any size; None where not even their number is
-            known.
+        key: Its name in the workspace, unique there.
+        name: What it is called where it was made; a dialect may have its own rules for that.
+        sizes: None where an axis may be of any size; None where not even their number is known.
+        shape: The same, in a dialect as that shows it.
         operator, index: What makes it, and which of its results it is; None where nothing does.
     """
 
-    __slots__ = ("workspace", "name", "shape", "dtype", "operator", "index", "samples", "__dict__")
+    __slots__ = ("workspace", "key", "sizes", "dtype", "operator", "index", "samples", "__dict__")
 
     def __init__(
         self,
@@ -85,23 +86,33 @@ class Tensor:
         index: int = 0,
     ) -> None:
         self.workspace, self.operator, self.index = workspace, operator, index
-        self.shape: Shape | None = None if shape is None else tuple(shape)
+        self.sizes: Shape | None = None if shape is None else tuple(shape)
         self.dtype = np.dtype(dtype)
-        self.name = workspace.add(name, self)
+        self.key = workspace.add(name, self)
         # what shapes of results are found with: per probe a shape, a known value, or nothing
         self.samples: list[Any] = [None, None]
-        if self.shape is not None:
-            self.samples = [tuple(n if d is None else d for d in self.shape) for n in PROBES]
+        if self.sizes is not None:
+            self.samples = [tuple(n if d is None else d for d in self.sizes) for n in PROBES]
 
     @property
-    def ndim(self) -> int | None:
+    def name(self) -> str:
+        """What it is called."""
+        return self.key
+
+    @property
+    def shape(self) -> Any:
+        """Sizes of its axes."""
+        return self.sizes
+
+    @property
+    def ndim(self) -> Any:
         """Number of axes; None where it is not known."""
-        return None if self.shape is None else len(self.shape)
+        return None if self.sizes is None else len(self.sizes)
 
     @property
     def kept(self) -> bool:
         """Whether the workspace keeps its value from run to run."""
-        return self.operator is None and self.workspace.parameter(self.name) is not None
+        return self.operator is None and self.workspace.parameter(self.key) is not None
 
     def make(self, type: str, compute: Callable[..., Any], *inputs: Any, **options: Any) -> Tensor:
         """The result of an operator on this and other tensors, of this tensor's class."""
@@ -146,8 +157,8 @@ class Tensor:
     def __repr__(self) -> str:
         sizes = (
             "?"
-            if self.shape is None
-            else ", ".join("?" if d is None else str(d) for d in self.shape)
+            if self.sizes is None
+            else ", ".join("?" if d is None else str(d) for d in self.sizes)
         )
         return f"<{type(self).__name__} {self.name!r} {self.dtype.name}[{sizes}]>"
 
@@ -178,6 +189,10 @@ class Operator:
         count: How many results there are.
         knows: Whether `compute` takes numpy arrays as they are: what depends on shapes alone, and
             fed values that shapes depend on. Others get them as Variables.
+        writes: A kept tensor whose next value the first result is. Of all that may run, what writes
+            runs last; what runs after it reads the new value, gradients with respect to it and
+            outputs of a Function the old one.
+        after: Tensors that are computed before it, and whenever it is.
     Attributes:
         anchor: The name under which a run alone leaves what its gradient needs.
         number: Operators run in the order in which they were made.
@@ -201,8 +216,10 @@ class Operator:
         dtypes: Sequence[Any] | None = None,
         count: int = 1,
         knows: bool = False,
+        writes: Tensor | None = None,
+        after: Iterable[Tensor] = (),
     ) -> None:
-        self.knows = knows
+        self.knows, self.writes, self.after = knows, writes, tuple(after)
         self.workspace, self.type, self.compute = workspace, type, compute
         self.inputs, self.arguments = tuple(inputs), dict(arguments or {})
         self.number = next(self.numbers)
@@ -223,7 +240,7 @@ class Operator:
             if not given:
                 out.samples = samples
             self.outputs += (out,)
-        self.anchor = self.outputs[0].name
+        self.anchor = self.outputs[0].key
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -252,7 +269,7 @@ class Operator:
             # of any axes at all one size may tell how many the results have
             ranks = [x.samples[0] for x in self.tensors]
             if all(isinstance(s, tuple) for s in ranks) and any(
-                None in (x.shape or ()) for x in self.tensors
+                None in (x.sizes or ()) for x in self.tensors
             ):
                 tried = self._at([(4,) * len(s) for s in ranks])
                 if tried is not None:
@@ -281,7 +298,7 @@ class Operator:
         values: dict[Tensor, Any] = {}
         for x, s in zip(self.tensors, samples, strict=True):
             values[x] = s if isinstance(s, np.ndarray) else _blank(s, x.dtype)
-        fixed = all(None not in (x.shape or (None,)) for x in self.tensors)
+        fixed = all(None not in (x.sizes or (None,)) for x in self.tensors)
         try:
             with auto_forward(False):
                 made = self.run(values)
@@ -301,7 +318,7 @@ def _blank(shape: Sequence[int], dtype: Any) -> Variable:
 
 def check_fed(tensor: Tensor, array: np.ndarray[Any, Any], where: str) -> None:
     """Raise ValueError where an array cannot be the value of a tensor."""
-    shape = tensor.shape
+    shape = tensor.sizes
     if shape is not None and (
         len(shape) != array.ndim
         or any(d not in (None, n) for d, n in zip(shape, array.shape, strict=True))
@@ -326,7 +343,7 @@ def gradients(
         "gradients",
         partial(_gradients, len(outputs), len(inputs)),
         (*outputs, *inputs, *(starts or ())),
-        shapes=[x.shape for x in inputs],
+        shapes=[x.sizes for x in inputs],
         dtypes=[x.dtype for x in inputs],
         count=len(inputs),
         **options,
@@ -367,33 +384,36 @@ def needed(
             leaves.add(t)
         elif t.operator not in operators:
             operators[t.operator] = None
-            todo += t.operator.tensors
+            todo += [*t.operator.tensors, *t.operator.after]
     order = sorted(operators, key=lambda op: op.number)
-    return _after_their_inputs(order, stop, givens) if givens else order, leaves
+    if givens or any(op.writes is not None or op.after for op in order):
+        order = _after_their_inputs(order, stop, givens)
+    return order, leaves
 
 
 def _after_their_inputs(
     operators: Sequence[Operator], stop: set[Tensor], givens: Mapping[Tensor, Any]
 ) -> list[Operator]:
-    """Operators in the order of their numbers, except where one takes the place of an earlier."""
+    """Operators in the order of their numbers, those that write last, each after its inputs."""
     waits: dict[Operator, int] = {}
     readers: dict[Operator, list[Operator]] = {op: [] for op in operators}
     for op in operators:
-        taken = [t if t in stop else givens.get(t, t) for t in op.tensors]
+        taken = [t if t in stop else givens.get(t, t) for t in (*op.tensors, *op.after)]
         found = {t.operator for t in taken if isinstance(t, Tensor) and t not in stop}
         makers = [m for m in found if m is not None and m in readers]
         waits[op] = len(makers)
         for maker in makers:
             readers[maker].append(op)
-    ready = [(op.number, op) for op in operators if not waits[op]]
+    ready = [(op.writes is not None, op.number, op) for op in operators if not waits[op]]
+    heapq.heapify(ready)
     order = []
     while ready:
-        _, op = heapq.heappop(ready)
+        *_, op = heapq.heappop(ready)
         order.append(op)
         for reader in readers[op]:
             waits[reader] -= 1
             if not waits[reader]:
-                heapq.heappush(ready, (reader.number, reader))
+                heapq.heappush(ready, (reader.writes is not None, reader.number, reader))
     if len(order) < len(operators):
         raise ValueError("Function: givens make a tensor depend on itself")
     return order

@@ -37,11 +37,11 @@ class Updater:
         self.weight_decay = weight_decay
         groups: dict[tuple[float, float], dict[str, Variable]] = {}
         for i, (t, _) in enumerate(self.pairs):
-            parameter = t.workspace.parameter(t.name)
+            parameter = t.workspace.parameter(t.key)
             if parameter is None:
                 raise ValueError(f"Updater: {t.name!r} is not kept by its workspace")
             kind = (1.0 if rates is None else rates[i], 1.0 if decays is None else decays[i])
-            groups.setdefault(kind, {})[t.name] = parameter
+            groups.setdefault(kind, {})[t.key] = parameter
         for kind, parameters in groups.items():
             self.solvers[kind] = made = solver()
             made.set_parameters(parameters)
@@ -58,7 +58,7 @@ class Updater:
     def write(self, gradients: Sequence[Variable], update: bool) -> None:
         """Record that parameters get their gradients, and with `update` are updated."""
         for (t, _), g in zip(self.pairs, gradients, strict=True):
-            parameter = t.workspace.parameter(t.name)
+            parameter = t.workspace.parameter(t.key)
             assert parameter is not None
             if self.accumulate:
                 parameter.grad += g.data

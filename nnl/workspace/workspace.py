@@ -92,11 +92,11 @@ class Workspace:
 
     def keep(self, tensor: Tensor, value: Any, need_grad: bool = True) -> Variable:
         """Keep a value for a tensor from run to run, or go on with what its name has already."""
-        found = self.parameter(tensor.name)
+        found = self.parameter(tensor.key)
         if found is None:
             found = Variable.from_numpy_array(np.asarray(value, tensor.dtype), need_grad=need_grad)
             with parameter_scope("", self.scope):
-                set_parameter(tensor.name, found)
+                set_parameter(tensor.key, found)
         return found
 
     def feed(self, tensor: str | Tensor, value: Any) -> None:
@@ -109,11 +109,11 @@ class Workspace:
         t = self[tensor]
         array = np.asarray(value, t.dtype)
         check_fed(t, array, "Workspace.feed")
-        parameter = self.parameter(t.name)
+        parameter = self.parameter(t.key)
         if parameter is not None:
             parameter.d = array
         else:
-            self.values[t.name] = NdArray.from_numpy_array(array)
+            self.values[t.key] = NdArray.from_numpy_array(array)
 
     def fetch(self, tensor: str | Tensor) -> np.ndarray[Any, Any]:
         """A copy of the value of a tensor: what is kept, or was fed or returned last.
@@ -122,12 +122,12 @@ class Workspace:
             KeyError: No tensor has this name, or it has no value yet.
         """
         t = self[tensor]
-        parameter = self.parameter(t.name)
+        parameter = self.parameter(t.key)
         if parameter is not None:
             return np.array(parameter.d)
-        if t.name not in self.values:
+        if t.key not in self.values:
             raise KeyError(f"Workspace.fetch: {t.name!r} has no value: nothing was fed or has run")
-        return np.array(self.values[t.name].data)
+        return np.array(self.values[t.key].data)
 
     def reset(self) -> None:
         """Forget all tensors, values and functions, and what the registry keeps for them."""
@@ -151,7 +151,7 @@ class Workspace:
         with auto_forward(True):
             made = operator.run(dict(zip(operator.tensors, inputs, strict=True)))
         for out, v in zip(operator.outputs, made, strict=True):
-            self.values[out.name] = (
+            self.values[out.key] = (
                 v.data if isinstance(v, Variable) else NdArray.from_numpy_array(v)
             )
         self._recorded[operator.anchor] = operator, inputs, made

@@ -180,3 +180,17 @@ def test_programs_can_be_read(workspace):
     assert "fused_elementwise" in f.text()
     assert workspace.functions["function"] is f
     assert nn.get_parameters() == {}
+
+
+def test_assignments_among_operators(workspace):
+    """Reads come before writes unless told to come after; outputs are the values before."""
+    w, x = kept(workspace, "w", [1, 2]), Tensor(workspace, "x", (2,))
+    assign = w.make("assign", lambda w, x: w + x, x, writes=w).operator
+    late = w.make("double", lambda w: w * 2, after=assign.outputs)
+    early = w * 2
+    (g,) = gradients([(w * w).make("after", F.identity, after=assign.outputs)], [w])
+    f = Function([x], [late, early, w, g])
+    assert [op.type for op in f.operators][-3:] == ["double", "after", "gradients"]
+    assert [v.tolist() for v in f([3, 4])] == [[8, 12], [2, 4], [1, 2], [2, 4]]
+    assert workspace.fetch("w").tolist() == [4, 6]
+    assert [v.tolist() for v in Function([], [early])()] == [[8, 12]]
