@@ -53,6 +53,7 @@ LONG = (
     "docs/reference/errors.md",
     "docs/reference/frameworks.md",
     "docs/distributed.md",
+    "docs/guides/mesh.md",
     "docs/guides/deployment.md",
     "docs/from/pytorch.md",
     "docs/from/keras.md",

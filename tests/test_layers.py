@@ -25,7 +25,7 @@ ROWS = {
     "solvers": 3,
     "parametric_functions": 4,
     "graph": 4,
-    "communicators": 4,
+    "communicators": 5,
     "coexec": 5,
     "workspace": 5,
     "data": 4,

@@ -11,6 +11,8 @@ from nnl.communicators.multi_process import (
     current_communicator,
     single_or_rankzero,
 )
+from nnl.communicators.parallel.mesh import Axis, Mesh
+from nnl.communicators.parallel.sharding import shard
 from nnl.core.interpreters.context import Context
 
 # NNabla has these names too, one of them misspelt.
@@ -20,6 +22,7 @@ Dist = MultiProcessDataParallelCommunicator
 Comm = DataParallelCommunicator
 
 __all__ = [
+    "Axis",
     "Comm",
     "Communicator",
     "CommunicatorBackwardCallback",
@@ -27,10 +30,12 @@ __all__ = [
     "Context",
     "DataParallelCommunicator",
     "Dist",
+    "Mesh",
     "MultiProcessCommunicator",
     "MultiProcessDataParalellCommunicator",
     "MultiProcessDataParallelCommunicator",
     "create_communicator",
     "current_communicator",
+    "shard",
     "single_or_rankzero",
 ]

@@ -7,19 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-import numpy as np
-
+from nnl.communicators.arrays import ArrayCollectives
 from nnl.communicators.callback import CommunicatorBackwardCallback, describe, record_all_reduce
-from nnl.communicators.channel import Channel, CommunicatorError, wide
+from nnl.communicators.channel import Channel, CommunicatorError
 from nnl.core.arrays.array import NdArray
-from nnl.core.arrays.spec import ShapeError, Spec
+from nnl.core.arrays.spec import ShapeError
 from nnl.core.graph.variable import Variable
 from nnl.core.interpreters.context import REORDERED, STATE, Context
 from nnl.core.ops.annotations import checked
 from nnl.core.ops.convert import as_ints
 
 KINDS = "iuf"  # of the dtypes that can be summed; bfloat16 is of numpy's kind V
-SMALL_BYTES = 16 << 10  # that go with the record by which ranks agree, which saves a second message
 _TEXTS_LIMIT = 1024  # texts of calls that are remembered
 
 
@@ -38,7 +36,7 @@ class Group:
         background.foreground = False
 
 
-class Communicator:
+class Communicator(ArrayCollectives):
     """Collectives between processes that each train on a part of the data.
 
     Args:
@@ -81,8 +79,12 @@ class Communicator:
         """What carries the data: "local", "shared", "mpi" or "nccl"."""
         return self._group("backend", "world").main.name
 
+    def __repr__(self) -> str:
+        kind = self.backend if self._groups else "not connected"
+        return f"{self.size} ranks ({kind})"  # the same on all of them: programs print it
+
     @property
-    def space(self) -> str:
+    def space(self) -> str:  # type: ignore[override]
         """The memory space of the arrays that are exchanged."""
         return self.ctx.target.backends[0].space if self.backend == "nccl" else "host"
 
@@ -289,28 +291,16 @@ class Communicator:
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
-        g = self._group("barrier", "world")
         self._now("barrier")
-        self._agree("barrier", g, "")
+        self.meet("barrier()")
 
-    def sum(self, arrays: Sequence[Any], group: str = "world") -> None:
-        """Sum contiguous arrays of the back end over the ranks, in place; what functions call."""
-        g = self._group("sum", group)
-        text = describe([Spec.of(a.shape, a.dtype) for a in arrays])
-        if self.space == "host" and sum([a.nbytes for a in arrays]) <= SMALL_BYTES:
-            said = self._agree("sum", g, text, b"".join([a.tobytes() for a in arrays]))
-            at = 0
-            for a in arrays if len(said) > 1 else ():
-                parts = [np.frombuffer(b, a.dtype, a.size, at).reshape(a.shape) for b in said]
-                a[...] = sum(parts[1:], parts[0].astype(wide(a.dtype)))  # in one order everywhere
-                at += a.nbytes
-            return
-        self._agree("sum", g, text)
-        by_type: dict[Any, list[Any]] = {}
-        for a in arrays:
-            by_type.setdefault(a.dtype, []).append(a.reshape(-1))
-        for bufs in by_type.values():
-            g.main.sum(bufs)
+    def meet(self, call: str, extra: bytes = b"", group: str = "world") -> list[bytes]:
+        """Wait until all ranks of a group are at the same call; what each has given, by rank.
+
+        Raises:
+            CommunicatorError: A rank is at another call, which is named, has died or does not come.
+        """
+        return self._group(call, group).main.agree(f"{call} in group {group!r}", extra)
 
     def all_reduce_callback(
         self,

@@ -28,6 +28,7 @@ END = "the end of the script"
 PIECE_BYTES = 32 << 20
 RECORD_BYTES = 1 << 16  # room for the answer of 65,000 arrays
 HEAD_BYTES = 12  # of a record: three numbers
+MAIL = 32000  # the tag of messages from one rank to another; MPI grants tags up to 32767
 SPINS = 200  # looks for a message before the thread goes to sleep between them, about 0.1 ms
 NAP_S = 50e-6
 LOOK_S = 0.25  # between two looks whether the others are alive
@@ -215,6 +216,7 @@ class MpiChannel(Channel):
         self.others = [k for k in range(self.size) if k != self.rank]
         self.inbox = np.zeros((self.size, RECORD_BYTES), np.uint8)
         self.sent: list[Any] = []
+        self.mail: list[tuple[Any, Any]] = []  # messages on their way, with their requests
         self.scratch = np.empty(0, np.uint8)
         if not world.threads:
             self.threaded = False
@@ -393,6 +395,56 @@ class MpiChannel(Channel):
             self.comm.Allgather(array.view(np.uint8), whole)
         for out, row in zip(outs, whole, strict=True):
             out.view(np.uint8)[...] = row
+
+    def all_to_all(self, arrays: Sequence[Buffer], outs: Sequence[Buffer]) -> None:
+        mine = np.stack([a.view(np.uint8) for a in arrays])
+        theirs = np.empty_like(mine)
+        with self.world.watched(self.call):
+            self.comm.Alltoall(mine, theirs)
+        for out, row in zip(outs, theirs, strict=True):
+            out.view(np.uint8)[...] = row
+
+    # ---- from one rank to another ----
+
+    def send_to(self, to: int, call: str, array: Buffer) -> None:
+        """Begin to send a text and the bytes of a host array."""
+        text = call.encode()
+        head = np.array([len(text)], np.int32).tobytes() + text
+        message = np.empty(len(head) + array.nbytes, np.uint8)
+        message[: len(head)] = np.frombuffer(head, np.uint8)
+        message[len(head) :] = array.reshape(-1).view(np.uint8)
+        self.mail = [m for m in self.mail if not m[0].Test()]
+        self.mail.append((self.comm.Isend(message, to, MAIL), message))  # MPI reads it until then
+
+    def receive_from(self, source: int, call: str) -> tuple[str, Buffer]:
+        """The text and the bytes that come next from a rank.
+
+        Raises:
+            CommunicatorError: It has died, or nothing comes for too long.
+        """
+        self.awaited_by = threading.get_ident()
+        found = _Coming(self, source)
+        self._wait({source: found}, call)
+        message = np.empty(found.status.Get_count(self.MPI.BYTE), np.uint8)
+        with self.world.watched(call):
+            self.comm.Recv(message, source, MAIL)
+        n = int(message[:4].view(np.int32)[0])
+        return message[4 : 4 + n].tobytes().decode(), message[4 + n :].copy()
+
+
+class _Coming:
+    """A message that may have come, with the interface of a request of MPI."""
+
+    def __init__(self, channel: MpiChannel, source: int) -> None:
+        self.channel, self.source, self.status = channel, source, channel.MPI.Status()
+
+    def Test(self) -> bool:
+        return bool(self.channel.comm.Iprobe(self.source, MAIL, self.status))
+
+    def Cancel(self) -> None:
+        """Nothing was begun."""
+
+    Wait = Cancel
 
 
 def rounds(arrays: Sequence[Buffer], room: int) -> Iterator[list[Buffer]]:

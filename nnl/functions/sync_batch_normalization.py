@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from nnl.core.arrays.spec import check_axes
 from nnl.core.ops.annotations import shown
+from nnl.core.ops.describe import Alone
 from nnl.core.ops.op import Cost, Sample, op
 from nnl.functions.arithmetic import add2, add_scalar, mul2, mul_scalar, pow_scalar, sub2
 from nnl.functions.batch_normalization import (
@@ -29,15 +30,6 @@ CATEGORY = "Normalization"
 __all__ = ["sync_batch_normalization"]
 
 
-class Alone:
-    """The communicator of one process, for samples."""
-
-    size = 1
-
-    def sum(self, arrays, group):
-        """One process: the arrays are the sums."""
-
-
 @op("all_reduce", outputs=("*y",))
 class all_reduce:
     """Sum each input over the processes of a group; internal, see Communicator.all_reduce.
@@ -46,12 +38,15 @@ class all_reduce:
         comm, group: The communicator, and the name of a group of it.
         division: Divide by the number of processes.
         scale: What the inputs are multiplied by before.
+        replicated: What is made of the result is the same on all ranks, and so is the loss; else
+            the gradient is that of the sum of their losses.
     """
 
     comm: object
     group: str = "world"
     division: bool = False
     scale: float = 1.0
+    replicated: bool = False
 
     def infer(self, *x):
         return x
@@ -68,13 +63,18 @@ class all_reduce:
         return ys
 
     def vjp(self, *gys):
-        return all_reduce(*gys, **self.as_dict())
+        if not self.replicated:
+            return all_reduce(*gys, **self.as_dict())
+        factor = self.scale / (len(self.comm.find_group(self.group)) if self.division else 1)
+        return gys if factor == 1.0 else tuple([mul_scalar(gy, factor) for gy in gys])
 
     def cost(self, *x):
         return Cost(flops=sum(s.size for s in x), bytes=2 * sum(s.nbytes for s in x))
 
     def samples(rng):
-        yield Sample(rng.normal(size=(2, 3)), rng.normal(size=(4,)), comm=Alone(), scale=0.5)
+        for replicated in (False, True):
+            some = rng.normal(size=(2, 3)), rng.normal(size=(4,))
+            yield Sample(*some, comm=Alone(), scale=0.5, replicated=replicated)
 
 
 @op("batch_moments", outputs=("mean", "variance"), wide=(0, 1))

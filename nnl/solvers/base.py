@@ -45,8 +45,8 @@ class _Entry:
             self.inputs += (pstate[MASTER],)
 
 
-def _zeros(variable: Variable, names: tuple[str, ...]) -> dict[str, Variable]:
-    spec = Spec.of(variable.shape, STATE.target.float_dtype)
+def _zeros(shape: tuple[int, ...], names: tuple[str, ...]) -> dict[str, Variable]:
+    spec = Spec.of(shape, STATE.target.float_dtype)
     out = {}
     for name in names:
         out[name] = Variable(spec.shape)
@@ -89,6 +89,7 @@ class Solver(Stated):
             return  # a script's class that passes every call on to a solver
         self._lr = _scalar(self.info[self.rate], np.float64)
         self._next_decay: float | None = None
+        self._over: tuple[Any, str, int] | None = None
         self._plans: dict[Any, Any] = {}  # of the latest update, by kinds of parameters
         self._groups: dict[Any, tuple[Any, list[_Entry]]] | None = None
         self._target = STATE.target  # that they are for
@@ -164,7 +165,7 @@ class Solver(Stated):
             rule, names = self._rule_of(key, variable)
             if masters and variable.spec.is_half:
                 names = (*names, MASTER)
-            pstate = _zeros(variable, names) if old is None else old.pstate
+            pstate = _zeros(self._state_shape(variable), names) if old is None else old.pstate
             t = _scalar(0, np.int64) if old is None else old.t
             self._entries[key] = _Entry(rule, variable, pstate, t, self._lr)
 
@@ -173,6 +174,25 @@ class Solver(Stated):
     def _rule_of(self, key: str, variable: Variable) -> tuple[Op, tuple[str, ...]]:
         """What updates a parameter, and the names of its states."""
         return self.rule, self.states
+
+    def split_states(self, comm: Any, group: str) -> None:
+        """Let each rank of a group store the states of one piece of every parameter, and do that
+        piece of every update; what C.shard(level=1) does.
+
+        Raises:
+            NotImplementedError: A rule needs whole parameters.
+        """
+        check_elementwise(self, "split_states")
+        states, ranks = self.get_states(), comm.find_group(group)
+        self._over = comm, group, len(ranks)
+        self.set_parameters(self.get_parameters())
+        for state in states.values():
+            for name, v in state.pstate.items():
+                state.pstate[name] = piece_of(v, len(ranks), ranks.index(comm.rank))
+        self.set_states(states)
+
+    def _state_shape(self, variable: Variable) -> tuple[int, ...]:
+        return variable.shape if self._over is None else (-(-variable.size // self._over[2]),)
 
     def _settings(self, rule: Op, decay: float | None) -> dict[str, Any]:
         """The hyperparameters of a rule; `decay` in place of its own rate, if given."""
@@ -183,7 +203,10 @@ class Solver(Stated):
         attrs = entry.rule.attrs(**self._settings(entry.rule, decay))
         if MASTER in entry.pstate:
             given = {"rule": entry.rule.name, "dtype": entry.variable.spec.type_name}
-            return OPS["master_update"].attrs(**given, **attrs.as_dict())
+            attrs = OPS["master_update"].attrs(**given, **attrs.as_dict())
+        if self._over is not None:
+            comm, group, _ = self._over
+            attrs = OPS["split_step"].attrs(rule=attrs, comm=comm, group=group)
         return attrs
 
     def _alike(self) -> dict[Any, tuple[Any, list[_Entry]]]:
@@ -253,6 +276,14 @@ class Solver(Stated):
         limit = number(where, "clip_norm", clip_norm)
         if not limit >= 0.0:
             raise ValueError(f"{where}: clip_norm is {clip_norm!r}, wanted a number >= 0")
+        apart = [v for v in self.get_parameters().values() if getattr(v, "layout", None)]
+        if apart and limit:  # whose norms take other ranks
+            from nnl.solvers.clip import clip_grad_norm
+
+            self._hooked("clip_grad_by_norm", pre_hook, post_hook)
+            for v in self.get_parameters().values():
+                clip_grad_norm([v], limit)
+            return
         self._map_gradients(
             "clip_grad_by_norm", "clip_gradient", pre_hook, post_hook, clip_norm=limit
         )
@@ -383,6 +414,29 @@ class Solver(Stated):
     def __repr__(self) -> str:
         settings = ", ".join(f"{k}={v!r}" for k, v in self.info.items())
         return f"{self.name}({settings}) with {len(self._entries)} parameters"
+
+
+def check_elementwise(solver: Solver, where: str) -> None:
+    """
+    Raises:
+        NotImplementedError: A rule makes an element depend on others of its parameter.
+    """
+    for key, entry in solver._entries.items():
+        if not entry.rule.attrs_class.by_element:
+            raise NotImplementedError(
+                f"{where}: {solver.name} updates {key!r} by {entry.rule.name}, which needs the "
+                "whole parameter: use a solver whose rule is element by element, as Adam's"
+            )
+
+
+def piece_of(v: Variable, n: int, place: int) -> Variable:
+    """One of n equal pieces of the elements of an array, the last ones filled with zeros."""
+    flat = v.d.reshape(-1)
+    piece = -(-flat.size // n)
+    own = flat[place * piece : (place + 1) * piece]
+    found = np.zeros(piece, flat.dtype)
+    found[: own.size] = own
+    return Variable.from_numpy_array(found)
 
 
 def on_device() -> bool:

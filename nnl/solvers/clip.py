@@ -51,14 +51,34 @@ def clip_grad_norm(
     with using(auto_forward=False):
         if not grads:
             return NdArray()
-        norm = OPS["norm"]
-        total = norm(OPS["stack"](*(norm(g) for g in grads)))
+        total = _norm(there)
         factor = OPS["r_div_scalar"](OPS["maximum_scalar"](total, limit), limit)
         by_rank = {n: OPS["reshape"](factor, shape=(1,) * n) for n in {len(g.shape) for g in grads}}
         inputs = [(g, by_rank[len(g.shape)]) for g in grads]
         mul = OPS["mul2"]
         change([v for v, g in there if g is not None], mul, mul.default_attrs, inputs)
     return total
+
+
+def _norm(there: list[tuple[Variable, Any]]) -> Any:
+    """The norm of all gradients, of which other ranks may have parts."""
+    norm, stack = OPS["norm"], OPS["stack"]
+    by_axes: dict[Any, list[Any]] = {}
+    pipe = None
+    for v, g in there:
+        layout = getattr(v, "layout", None)
+        axes = tuple(layout.axes()) if layout is not None else ()
+        pipe = layout.pipe if layout is not None else pipe
+        if g is not None:
+            by_axes.setdefault(axes, []).append(norm(g))
+    norms = []
+    for axes, some in by_axes.items():
+        total = norm(stack(*some))
+        for over in axes:
+            total = over.total(total)
+        norms.append(total)
+    total = norms[0] if len(norms) == 1 else norm(stack(*norms))
+    return total if pipe is None else pipe.total(total)
 
 
 def _variables(parameters: Any) -> list[Variable]:

@@ -23,6 +23,7 @@ class lamb_update(Rule):
     bias_correction: bool = False
     wd: float = 0.0
     passes = 18
+    by_element = False
 
     def infer(self, w, g, mean, var, t, lr):
         return self.same_shape(w, g=g, mean=mean, var=var)

@@ -43,6 +43,7 @@ class muon_update(Rule):
     match: bool = True
     half: bool = False
     eps: float = 1e-7
+    by_element = False
 
     def infer(self, w, g, m, t, lr):
         if len(w.shape) != 2:

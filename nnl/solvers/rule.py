@@ -59,6 +59,7 @@ class Rule:
     """Base of update rules. `infer(self, w, g, <states>, t, lr)` returns same_shape(w, g, ...)."""
 
     passes = 4  # multiplications and additions per element, about
+    by_element = True  # an element of w follows from those of the others at its place
 
     def same_shape(self, w: Spec, **others: Spec | None) -> Spec:
         """The spec of w, if the others have its shape.

@@ -180,6 +180,7 @@ class lars_update(Rule):
     eps: float = 1e-6
     wd: float = 0.0
     passes = 10
+    by_element = False
     samples = samples(1, wd=0.1)
 
     def infer(self, w, g, v, t, lr):

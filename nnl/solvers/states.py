@@ -68,10 +68,10 @@ class Stated:
                     f"wanted {sorted(entry.pstate)}"
                 )
             for name, v in state.pstate.items():
-                if v.shape != entry.variable.shape:
+                if v.shape != entry.pstate[name].shape:
                     raise ShapeError(
                         f"{where}: {name} of {key!r} has the shape {v.shape}, "
-                        f"wanted {entry.variable.shape}"
+                        f"wanted {entry.pstate[name].shape}"
                     )
             if state.t < 0:
                 raise ValueError(f"{where}: t of {key!r} is {state.t}, wanted a number >= 0")

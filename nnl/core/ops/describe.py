@@ -46,3 +46,29 @@ class Onnx:
 
     def __init__(self, op_type: str, since: int = 13, **attrs: str) -> None:
         self.op_type, self.since, self.attrs = op_type, since, attrs
+
+
+class Alone:
+    """The communicator of one process, for samples of functions that exchange arrays."""
+
+    size, rank = 1, 0
+
+    def find_group(self, group: str) -> list[int]:
+        return [0]
+
+    def sum(self, arrays: Any, group: str) -> None:
+        """One process: the arrays are the sums."""
+
+    def gather(self, xp: Any, x: Any, group: str, rows: Any = None) -> Any:
+        rows = xp.empty((1, *x.shape), x.dtype) if rows is None else rows
+        rows[0] = x
+        return rows
+
+    def scatter_sum(self, xp: Any, parts: Any, group: str) -> Any:
+        return parts[0].copy()
+
+    def swap(self, xp: Any, parts: Any, group: str) -> Any:
+        return parts.copy()
+
+    def permute(self, xp: Any, x: Any, pairs: Any, group: str) -> Any:
+        return x.copy() if pairs else xp.zeros_like(x)

@@ -216,10 +216,16 @@ def handle(name: str, shape: Any, need_grad: bool, as_need_grad: bool | None) ->
     param = get_parameter(name)
     if param is None or param.need_grad is not need_grad:
         return None
-    if shape is not None and param.shape != tuple(shape):
+    if shape is not None and used_shape(param) != tuple(shape):
         return None
     flag = need_grad if as_need_grad is None else as_need_grad
     return param.handle(need_grad=flag and not STATE.no_grad)
+
+
+def used_shape(param: Variable) -> tuple[int, ...]:
+    """The shape in which functions use a parameter, which may be stored in pieces."""
+    shape: tuple[int, ...] = getattr(param, "used_shape", param.shape)
+    return shape
 
 
 class Calls:
@@ -336,10 +342,10 @@ def get_parameter_or_create(
                 param = _create(name, shape, initializer, need_grad)
                 set_parameter(name, param)
     else:
-        if shape is not None and param.shape != tuple(shape):
+        if shape is not None and used_shape(param) != tuple(shape):
             raise ShapeError(
                 f"{_CREATE} {_full(name)!r} exists with the shape "
-                f"{param.shape}, wanted {tuple(shape)}: {_RENAME}, or "
+                f"{used_shape(param)}, wanted {tuple(shape)}: {_RENAME}, or "
                 "forget all parameters by clear_parameters() "
                 "(documentation: guides/sharp_bits#a-name-is-a-weight)"
             )
