@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROWS = {
     "core": 1,
     "ext": 2,
+    "metrics": 2,
     "functions": 3,
     "solvers": 3,
     "parametric_functions": 4,
