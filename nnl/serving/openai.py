@@ -33,6 +33,7 @@ from nnl.serving.scheduler import Job, Scheduler, _Busy
 
 logger = logging.getLogger("nnl")
 Handler = Callable[["Server", Request, Body], Awaitable[Response]]
+MOST_ATTENDED = 512  # tokens, for the weights of all heads are there at once
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,19 @@ class Server:
                 f"there is no model {asked[:80]!r}, only {self.name!r}", "model", 404,
                 code="model_not_found",
             )  # fmt: skip
+
+    def abilities(self) -> dict[str, bool]:
+        """What may be asked for besides, of which OpenAI says nothing."""
+        try:
+            has_template = bool(self.model.text.template())
+        except ValueError:
+            has_template = False
+        writes = self.scheduler is not None
+        return {
+            "completions": writes,
+            "chat": writes and has_template,
+            "attention": hasattr(self.model, "attention"),
+        }
 
     def jobs(self, body: Body, prompts: Sequence[list[int]], tell: Any) -> list[Job]:
         """A job for each choice of each prompt."""
@@ -195,11 +209,7 @@ async def completions(server: Server, request: Request, body: Body) -> Response:
 
 async def chat(server: Server, request: Request, body: Body) -> Response:
     """POST /v1/chat/completions."""
-    try:
-        text = server.model.text.conversation(body.messages())
-    except ValueError as e:
-        raise Refused(str(e), "messages") from None
-    prompts = [server.tokens(text, special=False)]
+    prompts = [server.tokens(_conversation(server, body), special=False)]
     form = {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion"}
     if body.flag("stream"):
         form["object"] += ".chunk"
@@ -274,6 +284,46 @@ async def embeddings(server: Server, request: Request, body: Body) -> Response:
     return JSONResponse({"object": "list", "data": data, "model": server.name, "usage": usage})
 
 
+async def attention(server: Server, request: Request, body: Body) -> Response:
+    """POST /v1/attention, which OpenAI has not: where the tokens of a text look.
+
+    The request has `prompt` or `messages`, and `layer` and `head`, from 0 on. The answer has
+    tokens, the text of each; layers and heads, how many there are; and weights (T, T), of which row
+    i says how much the i-th token takes from each.
+    """
+    if not hasattr(server.model, "attention"):
+        raise Refused(
+            f"the model {server.name!r} keeps no weights of attention: programs have none; serve "
+            "the folder that they were made from"
+        )
+    if "messages" in body.fields:
+        text = _conversation(server, body, answer=False)
+        tokens = server.tokens(text, special=False)
+    else:
+        tokens = server.tokens(body.of("prompt", str, "", "a text"))
+    if len(tokens) > MOST_ATTENDED:
+        raise Refused(f"the text has {len(tokens)} tokens, wanted up to {MOST_ATTENDED}", "prompt")
+    try:
+        async with server.vectors:
+            _, weights = await run_in_threadpool(server.model.attention, tokens)
+    except ValueError as e:
+        raise Refused(str(e), "prompt") from None
+    layers, heads = weights.shape[:2]
+    layer, head = body.integer("layer", 0, 0, layers - 1), body.integer("head", 0, 0, heads - 1)
+    return JSONResponse({
+        "object": "attention", "model": server.name, "tokens": server.model.text.pieces(tokens),
+        "layers": layers, "heads": heads, "layer": layer, "head": head,
+        "weights": weights[layer, head].astype(np.float64).round(4).tolist(),
+    })  # fmt: skip
+
+
+def _conversation(server: Server, body: Body, answer: bool = True) -> str:
+    try:
+        return str(server.model.text.conversation(body.messages(), answer))
+    except ValueError as e:
+        raise Refused(str(e), "messages") from None
+
+
 def _number_list(v: Any, form: str) -> Any:
     v = np.ascontiguousarray(v, "<f4")
     return v.tolist() if form == "float" else base64.b64encode(v.tobytes()).decode()
@@ -308,7 +358,10 @@ def application(server: Server) -> Starlette:
             _authorize(server, request)
         except Refused as e:
             return JSONResponse(e.to_json(), e.status)
-        own = {"id": server.name, "object": "model", "created": server.since, "owned_by": "nnl"}
+        own = {
+            "id": server.name, "object": "model", "created": server.since, "owned_by": "nnl",
+            **server.abilities(),
+        }  # fmt: skip
         asked = request.path_params.get("name")
         if asked is None:
             return JSONResponse({"object": "list", "data": [own]})
@@ -342,6 +395,7 @@ def application(server: Server) -> Starlette:
             Route("/v1/completions", post(completions), methods=["POST"]),
             Route("/v1/chat/completions", post(chat), methods=["POST"]),
             Route("/v1/embeddings", post(embeddings), methods=["POST"]),
+            Route("/v1/attention", post(attention), methods=["POST"]),
             Route("/v1/models", models),
             Route("/v1/models/{name:path}", models),
             Route("/health", health),

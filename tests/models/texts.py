@@ -45,9 +45,9 @@ def tokenizer():
     return found
 
 
-def write_folder(path):
+def write_folder(path, **more):
     """A small language model with a tokenizer and a template."""
-    models.from_config(SIZES).to_huggingface(path)
+    models.from_config({**SIZES, **more}).to_huggingface(path)
     tokenizer().save(str(path / "tokenizer.json"))
     special = {"pad_token": "<pad>", "bos_token": {"content": "<s>"}, "eos_token": "</s>"}
     (path / "tokenizer_config.json").write_text(json.dumps(special))

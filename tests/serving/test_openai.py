@@ -10,11 +10,12 @@ import time
 import urllib.error
 import urllib.request
 
+import numpy as np
 import openai
 import pytest
 
 from nnl.serving.openai import Limits
-from tests.serving.toy import Rows, running, server
+from tests.serving.toy import Model, Rows, running, server
 
 
 @pytest.fixture(scope="module")
@@ -224,3 +225,38 @@ def test_clients_at_once_and_metrics():
         assert 'nnl_requests_total{route="/v1/completions",status="200"} 40.0' in text
         assert "nnl_first_token_seconds_count 40.0" in text
         assert "nnl_texts_running 0.0" in text
+
+
+def test_attention(address):
+    class Looks(Model):
+        def attention(self, tokens):
+            weights = np.zeros((2, 3, len(tokens), len(tokens)), np.float32)
+            weights[1, 2] = np.tri(len(tokens)) / np.arange(1, len(tokens) + 1)[:, None]
+            return tokens, weights
+
+    made = server()
+    made.model = Looks()
+
+    def ask(address, **given):
+        request = urllib.request.Request(address + "/v1/attention", json.dumps(given).encode())
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)
+
+    def refused(address, **given):
+        with pytest.raises(urllib.error.HTTPError) as e:
+            ask(address, **given)
+        with e.value as answer:
+            return json.load(answer)["error"]["message"]
+
+    with running(made) as looks:
+        found = ask(looks, prompt="abc", layer=1, head=2)
+        assert (found["tokens"], found["layers"], found["heads"]) == (["a", "b", "c"], 2, 3)
+        assert found["weights"] == [[1, 0, 0], [0.5, 0.5, 0], [0.3333, 0.3333, 0.3333]]
+        talk = [{"role": "user", "content": "ab"}]
+        assert ask(looks, messages=talk)["weights"] == [[0, 0], [0, 0]]
+        assert "head is 3, wanted 0 to 2" in refused(looks, prompt="abc", head=3)
+        assert "the text has 600 tokens, wanted up to 512" in refused(looks, prompt="ab" * 300)
+        with urllib.request.urlopen(looks + "/v1/models") as answer:
+            (model,) = json.load(answer)["data"]
+        assert model["attention"] and model["chat"] and model["completions"]
+    assert "serve the folder that they were made from" in refused(address, prompt="abc")

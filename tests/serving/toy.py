@@ -53,7 +53,13 @@ class Text:
     def decode(self, tokens):
         return "".join(LETTERS[t] for t in tokens)
 
-    def conversation(self, messages):
+    def template(self):
+        return "{{ messages }}"
+
+    def pieces(self, tokens):
+        return list(self.decode(tokens))
+
+    def conversation(self, messages, answer=True):
         if messages[-1]["role"] != "user":
             raise ValueError("the last message is not the user's")
         return messages[-1]["content"]

@@ -324,3 +324,41 @@ export interface Answer {
   inputs: Tensor[];
   outputs: Tensor[];
 }
+
+/** A language model in the console's folder. */
+export interface ModelHead {
+  id: string;
+  kind: "folder" | "nnlp" | "gguf";
+  bytes: number;
+  open: boolean;
+}
+
+/** What an open model can be asked for. */
+export interface ModelFacts {
+  id: string;
+  completions: boolean;
+  chat: boolean;
+  attention: boolean;
+}
+
+export interface ChatMessage {
+  role: "user" | "assistant";
+  content: string;
+}
+
+/** One event of a text that is being written; those of conversations have a delta. */
+export interface WrittenEvent {
+  choices?: { text?: string; delta?: { content?: string }; finish_reason: string | null }[];
+  usage?: { completion_tokens: number };
+  error?: { message: string };
+}
+
+/** How much each token of a text, a row of weights, takes from which. */
+export interface Attention {
+  tokens: string[];
+  layers: number;
+  heads: number;
+  layer: number;
+  head: number;
+  weights: number[][];
+}

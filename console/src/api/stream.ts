@@ -39,3 +39,19 @@ export function listen(url: string, handlers: Handlers): () => void {
     source.close();
   };
 }
+
+/** The objects in the events of an answer, as they come. */
+export async function* eventsOf<T>(answer: Response): AsyncGenerator<T> {
+  const reader = answer.body!.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const events = (rest + value).split("\n\n");
+    rest = events.pop() ?? "";
+    for (const event of events) {
+      const data = event.replace(/^data: /, "");
+      if (data !== "[DONE]") yield JSON.parse(data) as T;
+    }
+  }
+}

@@ -32,6 +32,7 @@ const PAGES: Record<string, Page> = {
   "/data/:dataset?": lazy(() => import("../data/DataPage")),
   "/plugins/:plugin?": lazy(() => import("../plugins/PluginsPage")),
   "/reports/:report?": lazy(() => import("../reports/ReportsPage")),
+  "/chat/:model?": lazy(() => import("../chat/ChatPage")),
   "/quick": lazy(() => import("../quick/QuickPage")),
   "/help": lazy(() => import("./HelpPage")),
 };

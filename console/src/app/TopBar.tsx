@@ -20,6 +20,7 @@ const COMMON_TABS = [
   ["/data", "Data sets"],
   ["/plugins", "Plugins"],
   ["/quick", "Quick"],
+  ["/chat", "Chat"],
   ["/reports", "Reports"],
 ] as const;
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +34,9 @@ def add_commands(commands: Any) -> None:
     )  # fmt: skip
     p.add_argument("--adapter", metavar="FOLDER", help="a folder of peft, for the model")
     p.add_argument("--host", default="127.0.0.1", help="where to listen (default: %(default)s)")
-    p.add_argument("--port", type=int, default=8000, metavar="N", help="(default: %(default)s)")
+    p.add_argument(
+        "--port", type=int, default=8000, metavar="N", help="0 for a free one (default: 8000)"
+    )
     p.add_argument("--name", help="what clients call the model (default: that of the file)")
     p.add_argument(
         "--batch", type=int, metavar="N", help="texts at once (default: 16; a .nnlp says its own)"
@@ -53,7 +56,7 @@ def add_commands(commands: Any) -> None:
 def serve(args: argparse.Namespace) -> int:
     """Run the server until it is interrupted."""
     check_installed(*NEEDED, extra="serve")
-    for name, least in (("batch", 1), ("waiting", 0), ("capacity", 0), ("port", 1)):
+    for name, least in (("batch", 1), ("waiting", 0), ("capacity", 0), ("port", 0)):
         given = getattr(args, name)
         if given is not None and given < least:
             raise UsageError(f"--{name} is {given}, wanted at least {least}")
@@ -71,8 +74,13 @@ def serve(args: argparse.Namespace) -> int:
     server = Server(name, model, scheduler, metrics, Limits(os.environ.get(KEY, "")))
     if args.host not in ("127.0.0.1", "localhost", "::1") and not server.limits.key:
         logger.warning("%s is reached by others, and no key is set: see %s", args.host, KEY)
-    print(f"http://{args.host}:{args.port}/v1 serves {name}", file=sys.stderr)
-    uvicorn.run(application(server), host=args.host, port=args.port, log_level="warning")
+    family = socket.AF_INET6 if ":" in args.host else socket.AF_INET
+    with socket.create_server((args.host, args.port), family=family) as listening:
+        port = listening.getsockname()[1]
+        host = f"[{args.host}]" if ":" in args.host else args.host
+        print(f"http://{host}:{port}/v1 serves {name}", file=sys.stderr, flush=True)
+        config = uvicorn.Config(application(server), log_level="warning")
+        uvicorn.Server(config).run(sockets=[listening])
     return 0
 
 

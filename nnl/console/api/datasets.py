@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from nnl.console.api.requests import Body, The, received, whole
 from nnl.console.data.uploads import BuildOptions
 from nnl.console.server.errors import Refused
+from nnl.console.server.requests import Body, The, received, whole
 
 router = APIRouter()
 Size = Annotated[int, Query(ge=0, le=4096)]

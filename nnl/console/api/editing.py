@@ -11,7 +11,6 @@ from typing import Any
 from fastapi import APIRouter
 
 import nnl
-from nnl.console.api.requests import Body, The, document
 from nnl.console.documents import optimizers
 from nnl.console.documents.code import code
 from nnl.console.documents.configuring import config_problems
@@ -19,6 +18,7 @@ from nnl.console.documents.diff import diff
 from nnl.console.documents.layout import arrange
 from nnl.console.palette import palette
 from nnl.console.palette.analysis import analyse
+from nnl.console.server.requests import Body, The, document
 from nnl.console.server.security import UPLOAD_BYTES
 from nnl.core.interpreters.context import BACKENDS
 from nnl.core.interpreters.resources import cores, memory_bytes

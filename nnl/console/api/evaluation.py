@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 
-from nnl.console.api.requests import Body, The, body, received, text, whole
 from nnl.console.server.errors import Refused
+from nnl.console.server.requests import Body, The, body, received, text, whole
 from nnl.console.server.sandbox import apart
 from nnl.console.trials.evaluation import confusion, results, table
 

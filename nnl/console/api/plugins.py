@@ -8,8 +8,8 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi.responses import FileResponse
 
-from nnl.console.api.requests import Body, The, text
 from nnl.console.server.errors import Refused
+from nnl.console.server.requests import Body, The, text
 
 router = APIRouter()
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from nnl.console.api.requests import Body, The, received, text, whole
 from nnl.console.documents.ready_models import inspect, train
+from nnl.console.server.requests import Body, The, received, text, whole
 
 router = APIRouter(prefix="/quick")
 

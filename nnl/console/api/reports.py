@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from nnl.console.api.requests import The, received
+from nnl.console.server.requests import The, received
 from nnl.console.trials.reports import MAX_BYTES
 
 router = APIRouter()

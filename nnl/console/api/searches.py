@@ -9,10 +9,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from nnl.console.api.requests import Body, The, text
 from nnl.console.api.trials import message, stream
 from nnl.console.documents.mutation import RULES
 from nnl.console.server.errors import Refused
+from nnl.console.server.requests import Body, The, text
 from nnl.console.server.state import Console
 
 router = APIRouter()

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from nnl.console.api.requests import Body, The, whole
+from nnl.console.server.requests import Body, The, whole
 
 router = APIRouter()
 

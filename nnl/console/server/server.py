@@ -39,6 +39,7 @@ PARTS = (
     "quick",
     "trash",
     "reports",
+    "chat",
 )
 
 

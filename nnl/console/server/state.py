@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from nnl.console.chat.models import Models
 from nnl.console.data.datasets import DataSets
 from nnl.console.documents.document import Document, parse
 from nnl.console.server.errors import Refused
@@ -58,6 +59,7 @@ class Console:
         self.plugins = Plugins(self.store, self.datasets, self.trials)
         self.trash = Trash(self.trials, self.datasets)
         self.reports = Reports(self.folder)
+        self.models = Models(self.folder, command)
         self.uploads = self.store.part("uploads")
 
     def begin(self) -> None:
@@ -102,6 +104,7 @@ class Console:
 
     def close(self) -> None:
         """End what runs with this server; trials go on."""
+        self.models.close()
         self.searches.close()
         self.trials.close()
         self.store.close()

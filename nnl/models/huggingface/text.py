@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,14 @@ class Text:
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of tokens, without the special ones."""
         return str(self.tokenizer.decode([int(t) for t in tokens], skip_special_tokens=True))
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """The text that each token adds to those before it, special ones too."""
+        texts = [
+            str(self.tokenizer.decode([*tokens[:n]], skip_special_tokens=False))
+            for n in range(len(tokens) + 1)
+        ]
+        return [b[len(commonprefix([a, b])) :] for a, b in pairwise(texts)]
 
     def template(self) -> str:
         """How a conversation becomes a text.
