@@ -311,16 +311,17 @@ class Fourier : public Kernel {
       const int64_t line = first + i;
       at[i] = 2 * (line / inner * n * inner + line % inner);
     }
+    constexpr int64_t together = 8;  // elements of a line, whose cache lines are then in use
     if (inverse_) std::swap(now.re, now.im);
-    for (int64_t k = 0; k < n; ++k)
-      for (int64_t i = 0; i < count; ++i) {
-        now.re[k * count + i] = x[at[i] + 2 * inner * k];
-        now.im[k * count + i] = x[at[i] + 2 * inner * k + 1];
-      }
+    for (int64_t k = 0; k < n; k += together)
+      for (int64_t i = 0; i < count; ++i)
+        for (int64_t e = k; e < std::min(k + together, n); ++e) {
+          now.re[e * count + i] = x[at[i] + 2 * inner * e];
+          now.im[e * count + i] = x[at[i] + 2 * inner * e + 1];
+        }
     if (inverse_) std::swap(now.re, now.im);
     axis.lines.run(count, now, free);
     if (inverse_) std::swap(now.re, now.im);
-    constexpr int64_t together = 8;  // elements of a line, whose cache lines are then in use
     for (int64_t k = 0; k < n; k += together)
       for (int64_t i = 0; i < count; ++i)
         for (int64_t e = k; e < std::min(k + together, n); ++e) {

@@ -80,6 +80,57 @@ std::vector<Run> runs_of(const std::vector<int64_t>& sources) {
   return runs;
 }
 
+// Reading where rows are short, in floats: a list says where each element of the axes that change
+// is read, and serves for every index of those before them.
+class ReadShort : public Kernel {
+ public:
+  static std::unique_ptr<Kernel> of(const Signature& s, const Sources& sources) {
+    const Spec &x = s.in[0], &y = s.out[0];
+    if (x.dtype != DType::f32 || y.dtype != DType::f32 || x.layout != Layout::plain ||
+        y.layout != Layout::plain || sources.back().size() >= 128)
+      return nullptr;
+    auto kernel = std::make_unique<ReadShort>();
+    size_t axis = 0;
+    for (; axis < sources.size() && same(sources[axis], x.shape[axis]); ++axis)
+      kernel->count_ *= x.shape[axis];
+    std::vector<int32_t>& from = kernel->from_;
+    from.push_back(0);
+    for (size_t a = axis; a < sources.size(); ++a) {
+      if (from.size() * sources[a].size() > 1 << 14) return nullptr;
+      std::vector<int32_t> next;
+      for (const int32_t before : from)
+        for (const int64_t i : sources[a])
+          next.push_back(before * static_cast<int32_t>(x.shape[a]) + static_cast<int32_t>(i));
+      from = std::move(next);
+      kernel->size_ *= x.shape[a];
+    }
+    return kernel->size_ < 1 << 20 ? std::move(kernel) : nullptr;
+  }
+
+  void run(const Buffers& b) override {
+    const auto n = static_cast<int64_t>(from_.size());
+    const int32_t* from = from_.data();
+    parallel_for(count_, 1 + (1 << 15) / n, [=, this](int64_t begin, int64_t end) {
+      for (int64_t k = begin; k < end; ++k) {
+        const float* x = b.input<float>(0) + k * size_;
+        float* y = b.output<float>() + k * n;
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) y[i] = x[from[i]];
+      }
+    });
+  }
+
+ private:
+  static bool same(const std::vector<int64_t>& axis, int64_t n) {
+    for (size_t i = 0; i < axis.size(); ++i)
+      if (axis[i] != static_cast<int64_t>(i)) return false;
+    return static_cast<int64_t>(axis.size()) == n;
+  }
+
+  int64_t count_ = 1, size_ = 1;
+  std::vector<int32_t> from_;
+};
+
 std::unique_ptr<Kernel> read_along(const Signature& s, const Sources& sources, double constant) {
   const Spec &x = s.in[0], &y = s.out[0];
   if (!StridedCopy::takes(x.dtype, y.dtype)) return nullptr;
@@ -91,6 +142,8 @@ std::unique_ptr<Kernel> read_along(const Signature& s, const Sources& sources, d
     pieces *= runs.back().size();
     covered = covered && std::count(axis.begin(), axis.end(), -1) == 0;
   }
+  if (covered && y.size() && !sources.empty())
+    if (auto kernel = ReadShort::of(s, sources)) return kernel;
   if (pieces > 4096) return nullptr;  // many mirrors of a small array
   auto kernel = std::make_unique<Moves>();
   if (!covered) kernel->fill(0, y, constant);

@@ -109,8 +109,8 @@ class TopK : public Kernel {
   explicit TopK(const Signature& s)
       : k_(s.attributes.integer("k")),
         type_(s.in[0].dtype),
-        abs_(s.attributes.flag("abs")),
-        largest_(s.attributes.flag("largest")),
+        key_{s.attributes.flag("abs") ? 0x7fffffffu : ~0u,
+             s.attributes.flag("largest") ? 0x80000000u : 0},
         reduce_(s.attributes.flag("reduce")),
         with_index_(s.attributes.flag("with_index")) {
     const Shape& shape = s.in[0].shape;
@@ -134,9 +134,7 @@ class TopK : public Kernel {
 
  private:
   uint64_t word(const void* x, int64_t first, int64_t i) const {
-    float v = float_at(x, type_, first + i);
-    if (abs_) v = std::fabs(v);
-    return word_of(largest_ ? -v : v, i);
+    return word_of(key_(float_at(x, type_, first + i)), i);
   }
 
   void row(const Buffers& b, uint64_t* words, int64_t r) const {
@@ -159,43 +157,77 @@ class TopK : public Kernel {
 
   // The first k words in their order, where most elements are none of them.
   void few(const void* x, uint64_t* words, int64_t first) const {
-    for (int64_t i = 0; i < k_; ++i) words[i] = word(x, first, i);
-    std::sort(words, words + k_);
     const auto enter = [&](uint64_t w) {
       if (w >= words[k_ - 1]) return;
       uint64_t* place = std::upper_bound(words, words + k_, w);
       std::copy_backward(place, words + k_ - 1, words + k_);
       *place = w;
     };
+    const float* values = static_cast<const float*>(x) + first;
+    const Key key = key_;
+    const float bound = type_ == DType::f32 ? least_bound(values) : INFINITY;
+    int64_t begin = 0;
+    if (bound < INFINITY) {
+      std::fill_n(words, k_, word_of(bound, nowhere));
+    } else {
+      for (begin = 0; begin < k_; ++begin) words[begin] = word(x, first, begin);
+      std::sort(words, words + k_);
+    }
     if (type_ != DType::f32) {
-      for (int64_t i = k_; i < n_; ++i) enter(word(x, first, i));
+      for (int64_t i = begin; i < n_; ++i) enter(word(x, first, i));
       return;
     }
     constexpr int64_t together = 32;
-    const float* values = static_cast<const float*>(x) + first;
-    const float sign = largest_ ? -1.0f : 1.0f;
     float keys[together];
-    for (int64_t i = k_; i < n_; i += together) {
-      const int64_t m = std::min(together, n_ - i);
-      const float last = values[words[k_ - 1] & 0xffffffffu];
+    for (int64_t i = begin; i < n_; i += together) {
+      const int64_t m = std::min(together, n_ - i), at = words[k_ - 1] & 0xffffffffu;
+      const float last = at == nowhere ? bound : key(values[at]);
       const bool none = last != last;  // any number is before one that is none
-      const float limit = none ? INFINITY : sign * (abs_ ? std::fabs(last) : last);
+      const float limit = none ? INFINITY : last;
+      const bool or_equal = none || at == nowhere;
       int32_t found = 0;
 #pragma omp simd reduction(| : found)
       for (int64_t j = 0; j < m; ++j) {
-        const float v = values[i + j], key = sign * (abs_ ? std::fabs(v) : v);
-        keys[j] = key;
-        found |= (key < limit) | (none & (key == limit));
+        keys[j] = key(values[i + j]);
+        found |= (keys[j] < limit) | (or_equal & (keys[j] == limit));
       }
       if (!found) continue;
       for (int64_t j = 0; j < m; ++j)
-        if (keys[j] < limit || (none && keys[j] == limit)) enter(word_of(keys[j], i + j));
+        if (keys[j] < limit || (or_equal && keys[j] == limit)) enter(word_of(keys[j], i + j));
     }
+  }
+
+  static constexpr int64_t nowhere = 0xffffffff;  // the place of a bound
+  static constexpr int64_t lanes = 16;
+
+  // What orders elements as they are wanted: by bits that stay and bits that change, which a loop
+  // takes as they are.
+  struct Key {
+    uint32_t keep, change;
+    float operator()(float v) const { return from_bits((bits(v) & keep) ^ change); }
+  };
+
+  // A key that at least k elements do not exceed: the k-th of the least ones of every 16th element.
+  // INFINITY where there are not as many numbers.
+  float least_bound(const float* values) const {
+    if (k_ > lanes) return INFINITY;
+    const Key key = key_;
+    float least[lanes];
+    std::fill_n(least, lanes, INFINITY);
+    for (int64_t i = 0; i + lanes <= n_; i += lanes)
+#pragma omp simd
+      for (int64_t j = 0; j < lanes; ++j) {
+        const float v = key(values[i + j]);
+        least[j] = v < least[j] ? v : least[j];
+      }
+    std::nth_element(least, least + k_ - 1, least + lanes);
+    return least[k_ - 1];
   }
 
   int64_t k_, rows_ = 1, n_ = 1, threads_ = threads();
   DType type_;
-  bool abs_, largest_, reduce_, with_index_;
+  Key key_;
+  bool reduce_, with_index_;
 };
 
 std::unique_ptr<Kernel> top_k(const Signature& s) {
