@@ -214,7 +214,9 @@ def sizes(g: Graph, x: int) -> Any:
     steps = g.op("RANGE", [zero, rank, one], g.tensor((2,), np.int32))
     full = g.op("FILL", [both, g.constant(np.float32(1.5))], g.tensor((4, 2, 3)))
     total = g.op("CAST", [steps], g.tensor((2,)), in_data_type=2, out_data_type=0)
-    return [g.op("MUL", [full, x], g.tensor((4, 2, 3))), total]
+    turned = g.op("REVERSE_V2", [shape, g.constant([0], np.int32)], g.tensor((2,), np.int32))
+    flat = g.op("RESHAPE", [x, turned], g.tensor((3, 2)))
+    return [g.op("MUL", [full, x], g.tensor((4, 2, 3))), total, flat]
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -17,6 +17,7 @@ from nnl.converters.tensorflow.axes import Axes
 from nnl.converters.tensorflow.interpreter import HANDLERS
 from nnl.converters.tensorflow.messages import TensorFlowError
 from nnl.converters.tensorflow.operators import DIRECT
+from nnl.converters.tensorflow.tensors import code_of_dtype
 from nnl.converters.tflite.building import Builder, Value, reads
 from nnl.converters.tflite.flatbuffer import Damaged
 
@@ -55,6 +56,8 @@ class _Node:
         self.op, self._values = op, dict(b.op.options)
         self._values["num_split"] = len(b.outs)
         self._values["depth_radius"] = self._values.get("radius")
+        if op == "Shape":  # the two formats number their types differently
+            self._values["out_type"] = code_of_dtype(b.outs[0].dtype)
         if op == "MirrorPad":
             self._values["mode"] = "SYMMETRIC" if self._values["mode"] else "REFLECT"
 
