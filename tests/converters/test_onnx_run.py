@@ -296,3 +296,27 @@ def test_threads_share_a_model():
     with ThreadPoolExecutor(8) as pool:
         for y, expected in zip(pool.map(lambda x: net.run(x)[0], given), wanted, strict=True):
             np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("then, plans", [(T.FLOAT, True), (T.INT64, False)])
+def test_sums_of_whole_numbers_that_are_rounded_once(interpreted, then, plans):
+    """What is added in 32 bits and then cast to floats, as quantizers write a bias, is the float
+    sum; of more than 2^24 that stays whole it is not."""
+    given = {
+        "a": np.array([2**20, 2**20 - 1, -(2**20), 77], np.int32),
+        "b": np.array([2**20 - 1, 2**20 - 3, 1 - 2**20, 13], np.int32),
+    }
+    nodes = [
+        node("Mul", ["a", "sixteen"], ["a16"]),
+        node("Mul", ["b", "fifteen"], ["b15"]),
+        node("Add", ["a16", "b15"], ["sum"]),
+        node("Cast", ["sum"], ["y"], to=then),
+    ]
+    weights = {"sixteen": np.array(16, np.int32), "fifteen": np.array(15, np.int32)}
+    file = model(nodes, {n: (T.INT32, [4]) for n in given}, {"y": then}, weights)
+    net, want = load(file), oracle(file, **given)[0]
+    for _ in range(2):
+        np.testing.assert_array_equal(net.run(given)[0], want)
+    before = interpreted[0]
+    net.run(given)
+    assert (interpreted[0] == before) is plans

@@ -18,6 +18,7 @@ from nnl.converters.onnx.running.interpreter import Interpreter
 from nnl.converters.onnx.running.values import dtype_of, is_float, is_var
 from nnl.core.graph.node import Value
 
+FLOAT = 1  # onnx.TensorProto.FLOAT
 LARGEST = 2**24  # float32 holds all whole numbers up to here, and what was cast from float32
 OF_INPUTS = 2**20
 Bound = Callable[[Sequence[float], int], float]  # of the inputs, and the elements of the first
@@ -65,6 +66,7 @@ BOUNDS: dict[str, Bound] = {
     "TopK": lambda bounds, size: max(bounds[0], size),
 }
 _NEGATIVE = {"Neg", "Sub"}
+_ROUNDS_ONCE = {"Add", "Sub", "Mul"}  # of two exact numbers, as a cast to float32 does
 
 
 def _numbers(node: Node) -> list[float]:
@@ -87,6 +89,7 @@ class ExactInterpreter(Interpreter):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._bounds: dict[Any, tuple[float, Value]] = {}  # with the edge, or its key came again
+        self._rounded_once: set[Any] = set()
 
     def run(self, graph: Any, inputs: Sequence[Any], outer: Any = None) -> list[Any]:
         if self.depth == 0:
@@ -99,7 +102,8 @@ class ExactInterpreter(Interpreter):
         return outputs
 
     def _call(self, node: Node, values: list[Any], captured: list[Any]) -> list[Any]:
-        bounds = [self._bound(v) for v in values]
+        to_float = node.op_type == "Cast" and node.attributes.get("to") == FLOAT
+        bounds = [self._bound(v, to_float) for v in values]
         outs = super()._call(node, values, captured)
         rule = BOUNDS.get(node.op_type) if node.domain == "" else None
         if node.domain == "ai.onnx.ml":  # what it gives or moves, or a number of its attributes
@@ -116,11 +120,15 @@ class ExactInterpreter(Interpreter):
                 bound = rule(bounds, math.prod(shape) if axis is None else shape[axis])
                 wraps = bound > np.iinfo(kind).max or kind.kind == "u" and node.op_type in _NEGATIVE
                 self._bounds[y.edge.key] = math.inf if wraps else bound, y.edge
+                if node.op_type in _ROUNDS_ONCE and not wraps:
+                    self._rounded_once.add(y.edge.key)
         return outs
 
-    def _bound(self, value: Any) -> float:
+    def _bound(self, value: Any, to_float: bool = False) -> float:
         """The largest absolute value; LARGEST for floats, as whole numbers are exact in them.
 
+        Args:
+            to_float: Whether the value is cast to float32: then it may be rounded, once.
         Raises:
             _Inexact: It is beyond LARGEST, or nobody knows.
         """
@@ -133,7 +141,7 @@ class ExactInterpreter(Interpreter):
             return LARGEST
         if is_var(value):
             bound, _ = self._bounds.get(value.edge.key, (math.inf, None))
-            if bound > LARGEST:
+            if bound > LARGEST and not (to_float and value.edge.key in self._rounded_once):
                 raise _Inexact(f"{kind} may be too large for float32")
             return bound
         return float(np.abs(np.asarray(value, np.float64)).max(initial=0))
