@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loop that train.py and tune.py share: a step, a schedule, a progress bar, checkpoints."""
 
-import json
 import sys
 
 import numpy as np
@@ -9,35 +8,9 @@ from tqdm import tqdm
 
 import nnl as nn
 import nnl.solvers as S
-from nnl.core.parameters.safetensors import read_header, save
 from nnl.data.texts import open_texts
-from nnl.solvers import SolverState
+from nnl.training import load_run, save_run
 from nnl.utils.learning_rate_scheduler import CosineScheduler, LinearWarmupScheduler
-
-
-def write(path, parameters, solver, progress):
-    """Everything that a run needs to go on, in one file that is there whole or not at all."""
-    arrays = {f"parameter/{k}": v.d for k, v in parameters.items()}
-    for key, state in solver.get_states().items():
-        arrays[f"state/{key}/t"] = np.array(state.t)
-        arrays |= {f"state/{key}/{n}": v.d for n, v in state.pstate.items()}
-    save(path, arrays, {"progress": json.dumps(progress)})
-
-
-def read(path, parameters, solver):
-    """Make everything as it was when the file was written; its progress."""
-    data = np.fromfile(path, np.uint8)
-    entries, metadata = read_header(data, str(path))
-    a = {k: data[e.begin : e.end].view(e.dtype).reshape(e.shape) for k, e in entries.items()}
-    for key, v in parameters.items():
-        v.d = a[f"parameter/{key}"]
-    states = {}
-    for key, state in solver.get_states().items():
-        at = f"state/{key}/"
-        held = {n: nn.Variable.from_numpy_array(a[at + n].copy()) for n in state.pstate}
-        states[key] = SolverState(held, int(a[f"{at}t"]))
-    solver.set_states(states)
-    return json.loads(metadata["progress"])
 
 
 def learn(model, path, parameters, options):
@@ -67,7 +40,7 @@ def learn(model, path, parameters, options):
     with open_texts(path, model.lesson, *size, seed=options.seed) as rows:
         losses = []
         if checkpoint.is_file():
-            progress = read(checkpoint, parameters, solver)
+            progress = load_run(checkpoint, parameters, {"adam": solver})
             rows.go_on(progress["rows"])
             losses = progress["losses"]
             print(f"going on after step {len(losses)}", file=sys.stderr)
@@ -80,7 +53,8 @@ def learn(model, path, parameters, options):
             if len(losses) % 10 == 0:
                 bar.set_postfix(epoch=rows.epoch, loss=f"{np.mean(losses[-50:]):.3f}")
             if len(losses) % options.save_every == 0:
-                write(checkpoint, parameters, solver, {"rows": rows.state(), "losses": losses})
+                progress = {"rows": rows.state(), "losses": losses}
+                save_run(checkpoint, parameters, {"adam": solver}, progress)
         bar.close()
     return float(np.mean(losses[-50:]))
 

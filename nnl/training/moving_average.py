@@ -28,9 +28,14 @@ class MovingAverage:
         ValueError: decay is out of its range.
     Source: Polyak and Juditsky, Acceleration of Stochastic Approximation by Averaging, 1992.
 
-    >>> average.update()                # after every step, or every few
-    >>> with average.instead():         # the network computes with the averages
-    ...     y.forward()
+    Example:
+        >>> w = nn.Variable.from_numpy_array(np.zeros(1, np.float32))
+        >>> average = MovingAverage({"w": w}, 0.9)
+        >>> w.d = 1
+        >>> average.update()                # after every step, or every few
+        >>> with average.instead():         # a network computes with the averages
+        ...     w.d.round(3)
+        array([0.9], dtype=float32)
     """
 
     def __init__(self, parameters: Mapping[str, Variable], decay: float) -> None:
