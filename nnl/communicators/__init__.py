@@ -11,6 +11,14 @@ from nnl.communicators.multi_process import (
     current_communicator,
     single_or_rankzero,
 )
+from nnl.communicators.parallel.layers import (
+    affine,
+    convolution,
+    dropout,
+    embed,
+    layer_normalization,
+    softmax_cross_entropy,
+)
 from nnl.communicators.parallel.mesh import Axis, Mesh
 from nnl.communicators.parallel.sharding import shard
 from nnl.core.interpreters.context import Context
@@ -34,8 +42,14 @@ __all__ = [
     "MultiProcessCommunicator",
     "MultiProcessDataParalellCommunicator",
     "MultiProcessDataParallelCommunicator",
+    "affine",
+    "convolution",
     "create_communicator",
     "current_communicator",
+    "dropout",
+    "embed",
+    "layer_normalization",
     "shard",
     "single_or_rankzero",
+    "softmax_cross_entropy",
 ]
