@@ -7,7 +7,8 @@ The version of Unicode is that of the Python that runs this.
 import sys
 import unicodedata
 
-KINDS = {"Lu": 1, "Lt": 1, "Ll": 2, "Lm": 3, "Lo": 3, "M": 4, "N": 5}  # CharKind
+KINDS = {"Lu": 1, "Lt": 1, "Ll": 2, "Lm": 3, "Lo": 3, "M": 4, "Mn": 5, "N": 6}  # CharKind
+KINDS |= {"P": 7, "C": 8, "Cn": 0}
 SPACES = [*range(9, 14), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B)]
 SPACES += [0x2028, 0x2029, 0x202F, 0x205F, 0x3000]  # White_Space
 HANGUL = range(0xAC00, 0xD7A4)  # composed by a formula
@@ -15,7 +16,7 @@ HANGUL = range(0xAC00, 0xD7A4)  # composed by a formula
 
 def kind(c: int) -> int:
     category = unicodedata.category(chr(c))
-    return 6 if c in SPACES else KINDS.get(category, KINDS.get(category[0], 0))
+    return 9 if c in SPACES else KINDS.get(category, KINDS.get(category[0], 0))
 
 
 def runs(f, shift: int) -> list:
@@ -42,6 +43,22 @@ def pairs() -> list:
     return found
 
 
+def rewritten(f) -> list:
+    """Each character that a function changes, how many it becomes, and these."""
+    found = []
+    for c in range(0x110000):
+        text = f(c)
+        if text != chr(c):
+            found += [c, len(text), *map(ord, text)]
+    return found
+
+
+def compatible(c: int) -> str:
+    """What a character is for the forms KC and KD alone."""
+    both = [unicodedata.normalize(form, chr(c)) for form in ("NFD", "NFKD")]
+    return chr(c) if c in HANGUL or both[0] == both[1] else both[1]
+
+
 def array(kind: str, name: str, values: list) -> str:
     text = ",".join(map(str, values))
     return (
@@ -53,9 +70,11 @@ def array(kind: str, name: str, values: list) -> str:
 with open(sys.argv[1], "w", encoding="ascii") as f:
     f.write("#include <cstddef>\n#include <cstdint>\n\n")
     f.write('#include "text/unicode.h"\n\nnamespace nnl {\n')
-    f.write(array("uint32_t", "char_kinds", runs(kind, 3)))
+    f.write(array("uint32_t", "char_kinds", runs(kind, 4)))
     f.write(array("uint32_t", "char_classes", runs(lambda c: unicodedata.combining(chr(c)), 8)))
     f.write(
         array("CharPair", "char_pairs", [f"{{{w},{a},{b},{both}}}" for w, a, b, both in pairs()])
     )
+    f.write(array("uint32_t", "char_lowers", rewritten(lambda c: chr(c).lower())))
+    f.write(array("uint32_t", "char_compatibles", rewritten(compatible)))
     f.write("}  // namespace nnl\n")

@@ -30,7 +30,7 @@ void check(const Sampling& how) {
 // Chooses tokens, as nnl.models.generation.sampling does.
 class Chooser {
  public:
-  explicit Chooser(const Sampling& how) : how_(how), random_(how.seed, 0) {}
+  Chooser(const Sampling& how, uint64_t stream) : how_(how), random_(how.seed, stream) {}
 
   int64_t choose(const float* scores, int64_t n, const std::vector<int64_t>& text) {
     p_.assign(scores, scores + n);
@@ -135,9 +135,10 @@ struct Generator::State {
   explicit State(const std::string& path)
       : file(path), read(program("read")), step(program("step")) {
     const Spec &tokens = read.input("tokens").spec(), &scores = step.output("scores").spec();
-    if (tokens.shape.size() != 2 || tokens.shape[0] != 1 || scores.shape.size() != 2)
+    if (tokens.shape.size() != 2 || scores.shape.size() != 2)
       throw ValueError("Generator: " + path + " takes tokens " + tokens.text() +
-                       ", wanted those of one text");
+                       ", wanted those of texts");
+    texts.resize(static_cast<size_t>(tokens.shape[0]));
     chunk = tokens.shape[1];
     vocabulary = scores.shape[1];
     for (const std::string& name : file.parameters()) {
@@ -156,20 +157,68 @@ struct Generator::State {
     return Model(file, name);
   }
 
-  // Lets the network read tokens; the scores of what follows the last one.
-  const float* feed(const int64_t* tokens, int64_t n) {
-    while (true) {
-      const int64_t size = n == 1 ? 1 : chunk, now = std::min(n, size);
-      Model& m = n == 1 ? step : read;
-      int64_t* to = m.input("tokens").data<int64_t>();
-      std::fill_n(std::copy_n(tokens, now, to), size - now, 0);
-      *m.input("before").data<int64_t>() = static_cast<int64_t>(text.size());
-      *m.input("counts").data<int64_t>() = now;
-      m.run();
-      text.insert(text.end(), tokens, tokens + now);
-      tokens += now, n -= now;
-      if (n == 0) return m.output("scores").data<float>();
+  // A text that is being written, in a row of the caches.
+  struct Job {
+    Job(size_t place, size_t row, const Tokens& prompt, const Sampling& how)
+        : place(place), row(row), whole(prompt), chooser(how, place) {}
+
+    size_t place, row;
+    Tokens whole;  // the prompt and what was written
+    Chooser chooser;
+  };
+
+  void check_prompt(const Tokens& prompt) const {
+    const auto length = static_cast<int64_t>(prompt.size());
+    if (length < 1 || length >= capacity)
+      throw ValueError("Generator: the prompt has " + std::to_string(length) +
+                       " tokens, wanted 1 to " + std::to_string(capacity - 1));
+    for (int64_t t : prompt)
+      if (t < 0 || t >= vocabulary)
+        throw ValueError("Generator: the prompt has the token " + std::to_string(t) +
+                         ", wanted 0 to " + std::to_string(vocabulary - 1));
+  }
+
+  // The row that no job has and whose text begins most as a prompt does; the rest is forgotten.
+  size_t row_for(const Tokens& prompt, const std::vector<Job>& jobs) {
+    size_t best = texts.size(), most = 0;
+    for (size_t row = 0; row < texts.size(); ++row) {
+      if (std::any_of(jobs.begin(), jobs.end(), [&](const Job& j) { return j.row == row; }))
+        continue;
+      const Tokens& text = texts[row];
+      const auto known = static_cast<size_t>(
+          std::mismatch(text.begin(), text.end(), prompt.begin(), prompt.end() - 1).first -
+          text.begin());
+      if (best == texts.size() || known > most) best = row, most = known;
     }
+    texts[best].resize(most);
+    return best;
+  }
+
+  // Lets the network read what it has not read of each text, a part of it where that is long.
+  // Returns the scores of what follows what it has read, a row for each.
+  const float* feed(const std::vector<Job>& jobs) {
+    const auto unread = [&](const Job& job) { return job.whole.size() - texts[job.row].size(); };
+    size_t longest = 0;
+    for (const Job& job : jobs) longest = std::max(longest, unread(job));
+    Model& m = longest == 1 ? step : read;
+    const size_t size = longest == 1 ? 1 : static_cast<size_t>(chunk), batch = texts.size();
+    int64_t* tokens = m.input("tokens").data<int64_t>();
+    int64_t *before = m.input("before").data<int64_t>(),
+            *counts = m.input("counts").data<int64_t>();
+    std::fill_n(tokens, batch * size, 0);
+    std::fill_n(counts, batch, 0);
+    for (size_t row = 0; row < batch; ++row) before[row] = static_cast<int64_t>(texts[row].size());
+    for (const Job& job : jobs) {
+      const size_t now = std::min(unread(job), size);
+      std::copy_n(job.whole.end() - static_cast<std::ptrdiff_t>(unread(job)), now,
+                  tokens + job.row * size);
+      counts[job.row] = static_cast<int64_t>(now);
+    }
+    m.run();
+    for (const Job& job : jobs)
+      for (int64_t n = counts[job.row]; n > 0; --n)
+        texts[job.row].push_back(job.whole[texts[job.row].size()]);
+    return m.output("scores").data<float>();
   }
 
   // Read when it is first asked for: a large vocabulary takes a while.
@@ -188,7 +237,7 @@ struct Generator::State {
   ModelFile file;
   Model read, step;
   int64_t chunk = 0, vocabulary = 0, capacity = 0;
-  std::vector<int64_t> text;  // what is in the caches
+  std::vector<Tokens> texts;  // what is in the caches, by row
 
  private:
   std::unique_ptr<Speech> speech_;
@@ -202,36 +251,45 @@ Generator& Generator::operator=(Generator&&) noexcept = default;
 int64_t Generator::vocabulary() const { return state_->vocabulary; }
 int64_t Generator::capacity() const { return state_->capacity; }
 
-std::vector<int64_t> Generator::generate(const std::vector<int64_t>& prompt, int64_t most,
-                                         const std::vector<int64_t>& ends, const Sampling& how,
-                                         const std::function<bool(int64_t)>& each) {
+int64_t Generator::batch() const { return static_cast<int64_t>(state_->texts.size()); }
+
+Generator::Tokens Generator::generate(const Tokens& prompt, int64_t most, const Tokens& ends,
+                                      const Sampling& how,
+                                      const std::function<bool(int64_t)>& each) {
+  const auto one = [&](size_t, int64_t token) { return !each || each(token); };
+  return std::move(generate_all({prompt}, most, ends, how, one)[0]);
+}
+
+std::vector<Generator::Tokens> Generator::generate_all(
+    const std::vector<Tokens>& prompts, int64_t most, const Tokens& ends, const Sampling& how,
+    const std::function<bool(size_t, int64_t)>& each) {
   State& s = *state_;
   check(how);
   if (most < 1)
     throw ValueError("Generator: most is " + std::to_string(most) + ", wanted 1 or more");
-  const auto length = static_cast<int64_t>(prompt.size());
-  if (length < 1 || length >= s.capacity)
-    throw ValueError("Generator: the prompt has " + std::to_string(length) +
-                     " tokens, wanted 1 to " + std::to_string(s.capacity - 1));
-  for (int64_t t : prompt)
-    if (t < 0 || t >= s.vocabulary)
-      throw ValueError("Generator: the prompt has the token " + std::to_string(t) +
-                       ", wanted 0 to " + std::to_string(s.vocabulary - 1));
-  const auto known =
-      std::mismatch(s.text.begin(), s.text.end(), prompt.begin(), prompt.end() - 1).second -
-      prompt.begin();
-  s.text.resize(static_cast<size_t>(known));
-  Chooser chooser(how);
-  std::vector<int64_t> whole = prompt, found;
-  const float* scores = s.feed(prompt.data() + known, length - known);
-  while (true) {
-    const int64_t token = chooser.choose(scores, s.vocabulary, whole);
-    if (std::find(ends.begin(), ends.end(), token) != ends.end()) break;
-    whole.push_back(token), found.push_back(token);
-    if (each && !each(token)) break;
-    if (static_cast<int64_t>(found.size()) == most) break;
-    if (static_cast<int64_t>(whole.size()) >= s.capacity) break;
-    scores = s.feed(&token, 1);
+  for (const Tokens& prompt : prompts) s.check_prompt(prompt);
+  std::vector<Tokens> found(prompts.size());
+  std::vector<State::Job> jobs;
+  for (size_t next = 0; next < prompts.size() || !jobs.empty();) {
+    while (next < prompts.size() && jobs.size() < s.texts.size()) {
+      jobs.emplace_back(next, s.row_for(prompts[next], jobs), prompts[next], how);
+      ++next;
+    }
+    const float* scores = s.feed(jobs);
+    const auto ended = [&](State::Job& job) {
+      if (s.texts[job.row].size() < job.whole.size()) return false;  // has more to read
+      const float* own = scores + static_cast<int64_t>(job.row) * s.vocabulary;
+      const int64_t token = job.chooser.choose(own, s.vocabulary, job.whole);
+      if (std::find(ends.begin(), ends.end(), token) != ends.end()) return true;
+      job.whole.push_back(token), found[job.place].push_back(token);
+      return (each && !each(job.place, token)) ||
+             static_cast<int64_t>(found[job.place].size()) == most ||
+             static_cast<int64_t>(job.whole.size()) >= s.capacity;
+    };
+    std::vector<State::Job> rest;
+    for (State::Job& job : jobs)
+      if (!ended(job)) rest.push_back(std::move(job));
+    jobs = std::move(rest);
   }
   return found;
 }
@@ -240,13 +298,23 @@ const Tokenizer& Generator::tokenizer() const { return state_->speech().tokenize
 
 std::string Generator::write(const std::string& prompt, int64_t most, const Sampling& how,
                              const std::function<bool(const std::string&)>& each) {
-  return say(tokenizer().encode(prompt), most, how, each);
+  const auto one = [&](size_t, const std::string& piece) { return !each || each(piece); };
+  return write_all({prompt}, most, how, one)[0];
+}
+
+std::vector<std::string> Generator::write_all(
+    const std::vector<std::string>& prompts, int64_t most, const Sampling& how,
+    const std::function<bool(size_t, const std::string&)>& each) {
+  std::vector<Tokens> tokens;
+  for (const std::string& prompt : prompts) tokens.push_back(tokenizer().encode(prompt));
+  return say(tokens, most, how, each);
 }
 
 std::string Generator::answer(const std::vector<Message>& messages, int64_t most,
                               const Sampling& how,
                               const std::function<bool(const std::string&)>& each) {
-  return say(tokenizer().encode(conversation(messages), false), most, how, each);
+  const auto one = [&](size_t, const std::string& piece) { return !each || each(piece); };
+  return say({tokenizer().encode(conversation(messages), false)}, most, how, one)[0];
 }
 
 std::string Generator::conversation(const std::vector<Message>& messages) const {
@@ -269,18 +337,23 @@ std::string Generator::conversation(const std::vector<Message>& messages) const 
   return found + turns->at("answer").text();
 }
 
-std::string Generator::say(const std::vector<int64_t>& prompt, int64_t most, const Sampling& how,
-                           const std::function<bool(const std::string&)>& each) {
+std::vector<std::string> Generator::say(
+    const std::vector<Tokens>& prompts, int64_t most, const Sampling& how,
+    const std::function<bool(size_t, const std::string&)>& each) {
   const Speech& speech = state_->speech();
-  TextStream said(speech.tokenizer);
-  bool goes_on = true;
-  generate(prompt, most, speech.ends, how, [&](int64_t token) {
-    const std::string piece = said.add(token);
-    return goes_on = piece.empty() || !each || each(piece);
+  std::vector<TextStream> said(prompts.size(), TextStream(speech.tokenizer));
+  std::vector<bool> goes_on(prompts.size(), true);
+  generate_all(prompts, most, speech.ends, how, [&](size_t place, int64_t token) {
+    const std::string piece = said[place].add(token);
+    return goes_on[place] = piece.empty() || !each || each(place, piece);
   });
-  const std::string rest = said.rest();
-  if (goes_on && !rest.empty() && each) each(rest);
-  return said.text();
+  std::vector<std::string> found;
+  for (size_t place = 0; place < said.size(); ++place) {
+    const std::string rest = said[place].rest();
+    if (goes_on[place] && !rest.empty() && each) each(place, rest);
+    found.push_back(said[place].text());
+  }
+  return found;
 }
 
 }  // namespace nnl

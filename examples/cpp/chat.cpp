@@ -5,7 +5,8 @@
 //   chat model.nnlp [--system TEXT] [--most N] [--temperature T] [--top-p P] [--seed S] [--time]
 //
 // --write: lines are texts to be written on from, each alone. --tokens: they are tokens, as numbers
-// with blanks between them, and so is what is written; --end TOKEN ends it.
+// with blanks between them, and so is what is written; --end TOKEN ends it. --together: all lines
+// are read first, and written on from side by side.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -16,13 +17,24 @@
 
 #include "nnl/generator.h"
 
+namespace {
+
+std::vector<int64_t> numbers_of(const std::string& line) {
+  std::istringstream numbers(line);
+  std::vector<int64_t> found;
+  for (int64_t token; numbers >> token;) found.push_back(token);
+  return found;
+}
+
+}  // namespace
+
 int main(int count, char** words) {
   nnl::Sampling how;
   int64_t most = 64;
   std::vector<int64_t> ends;
   std::vector<nnl::Message> talk;
   std::string path;
-  bool timed = false, write = false, tokens = false;
+  bool timed = false, write = false, tokens = false, together = false;
   for (int i = 1; i < count; ++i) {
     const std::string word = words[i];
     if (word == "--time") {
@@ -31,6 +43,8 @@ int main(int count, char** words) {
       write = true;
     } else if (word == "--tokens") {
       tokens = true;
+    } else if (word == "--together") {
+      together = true;
     } else if (word.rfind("--", 0) == 0 && i + 1 < count) {
       const char* value = words[++i];
       if (word == "--system") talk.push_back({"system", value});
@@ -46,12 +60,17 @@ int main(int count, char** words) {
   if (path.empty()) {
     std::fprintf(stderr,
                  "usage: chat MODEL.nnlp [--system TEXT] [--most N] [--temperature T] [--top-p P]"
-                 " [--seed S] [--time] [--write] [--tokens [--end TOKEN]]\n");
+                 " [--seed S] [--time] [--write | --tokens [--end TOKEN]] [--together]\n");
     return 2;
   }
   try {
     nnl::Generator model(path);
+    std::vector<std::string> lines;
     for (std::string line; std::getline(std::cin, line);) {
+      if (together) {
+        lines.push_back(line);
+        continue;
+      }
       const auto begin = std::chrono::steady_clock::now();
       int64_t pieces = 0;
       const auto told = [&](const auto& piece) {
@@ -60,10 +79,7 @@ int main(int count, char** words) {
         return true;
       };
       if (tokens) {
-        std::istringstream numbers(line);
-        std::vector<int64_t> prompt;
-        for (int64_t token; numbers >> token;) prompt.push_back(token);
-        model.generate(prompt, most, ends, how, told);
+        model.generate(numbers_of(line), most, ends, how, told);
       } else if (write) {
         model.write(line, most, how, told);
       } else {
@@ -74,6 +90,16 @@ int main(int count, char** words) {
       const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
       if (timed)
         std::fprintf(stderr, "%.1f pieces a second\n", static_cast<double>(pieces) / time.count());
+    }
+    if (tokens) {
+      std::vector<std::vector<int64_t>> prompts;
+      for (const std::string& line : lines) prompts.push_back(numbers_of(line));
+      for (const auto& found : model.generate_all(prompts, most, ends, how)) {
+        for (int64_t token : found) std::cout << token << " ";
+        std::cout << "\n";
+      }
+    } else if (together) {
+      for (const std::string& found : model.write_all(lines, most, how)) std::cout << found << "\n";
     }
   } catch (const nnl::ValueError& e) {
     std::fprintf(stderr, "%s\n", e.what());

@@ -82,6 +82,24 @@ def test_it_writes_what_python_writes(model, chat):
     assert len(found) == 8  # the caches are full
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+def test_texts_side_by_side_are_what_each_is_alone(model, chat, tmp_path, batch):
+    made, _ = model
+    path = tmp_path / "side.nnlp"
+    made.save_program(path, batch=batch, capacity=48, chunk=8)
+    prompts = [*PROMPTS, [1] * 40, *PROMPTS[::-1]]  # the fifth fills its caches and ends early
+    want = [made.generate(p, min(12, 48 - len(p))) for p in prompts]
+    assert chat(path, prompts, "--most", 12, "--together")[0] == want
+    assert chat(path, PROMPTS[1:], "--most", 12)[0] == want[1:4]  # one after the other
+    end = want[0][5]
+    cut = [w[: w.index(end)] if end in w else w for w in want]
+    assert chat(path, prompts, "--most", 12, "--end", end, "--together")[0] == cut
+    how = ("--most", 12, "--temperature", 2, "--seed", 3)
+    drawn = chat(path, prompts, *how, "--together")[0]
+    assert chat(path, prompts[:2], *how, "--together")[0] == drawn[:2] != want[:2]
+    assert chat(path, prompts[:1], *how)[0] == drawn[:1]
+
+
 def found_scores(made, prompt):
     y = made(nn.Variable.from_numpy_array(np.array([prompt])))
     y.forward()
@@ -142,6 +160,8 @@ def test_it_writes_texts_as_python_does(folder, chat):
     found, code, _ = chat(folder / "model.nnlp", prompts, "--write", "--most", 14)
     assert code == 0
     assert found == "".join(model.generate(p, 14) + "\n" for p in prompts)
+    model.save_program(folder / "side.nnlp", batch=2, capacity=128, chunk=8)
+    assert chat(folder / "side.nnlp", prompts, "--write", "--most", 14, "--together")[0] == found
 
 
 def test_it_talks_as_python_does(folder, chat):

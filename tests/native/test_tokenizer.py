@@ -216,10 +216,10 @@ def changed(trained, **parts):
      "the expression a+ is not known"),
     ({"pre_tokenizer": {"type": "Split", "pattern": {"String": "a"}, "behavior": "Contiguous"}},
      "the behavior Contiguous is not known"),
-    ({"normalizer": {"type": "Lowercase"}}, "the normalizer Lowercase is not known"),
-    ({"decoder": {"type": "WordPiece"}}, "the decoder WordPiece is not known"),
-    ({"post_processor": {"type": "BertProcessing"}}, "the post_processor BertProcessing is not"),
-    ({"model": {"type": "Unigram"}}, "the model is Unigram, wanted BPE"),
+    ({"normalizer": {"type": "Nmt"}}, "the normalizer Nmt is not known"),
+    ({"decoder": {"type": "CTC"}}, "the decoder CTC is not known"),
+    ({"post_processor": {"type": "PairProcessing"}}, "the post_processor PairProcessing is not"),
+    ({"model": {"type": "WordLevel"}}, "the model WordLevel is not known, wanted BPE, W"),
     ({"model": {"type": "BPE", "dropout": 0.1}}, "the model has dropout"),
     ({"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}, "the token a is -1"),
     ({"model": {"type": "BPE", "vocab": {"a": 1}, "merges": ["a b"]}}, "merge of a and b is"),
@@ -228,7 +228,8 @@ def changed(trained, **parts):
     ({"model": {"type": "BPE"}}, "'vocab' is missing"),
     ({"added_tokens": [{"id": 1, "content": "x", "single_word": True}]}, "x is a single_word"),
     ({"added_tokens": [{"id": -1, "content": "x"}]}, "the added token x is -1"),
-    ({"normalizer": {"type": "Replace", "pattern": {"Regex": "a"}, "content": ""}}, "wanted a t"),
+    ({"normalizer": {"type": "Replace", "pattern": {"Regex": "a"}, "content": ""}},
+     "the expression a is not known"),
 ])  # fmt: skip
 def test_what_is_not_known_is_named(trained, parts, text):
     with pytest.raises(ValueError, match="^Tokenizer: ") as found:

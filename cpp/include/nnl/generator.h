@@ -30,11 +30,13 @@ struct Message {
   std::string role, content;  // role: "system", "user" or "assistant"
 };
 
-// One text at a time, in one thread at a time. What it has read stays in the caches: a prompt that
-// begins as the latest text did is read from where it differs.
+// In one thread at a time. What it has read stays in the caches: a prompt that begins as one of the
+// latest texts did is read from where it differs.
 class NNL_API Generator {
  public:
-  // ValueError: the file is damaged, or has no programs "read" and "step" for one text.
+  using Tokens = std::vector<int64_t>;
+
+  // ValueError: the file is damaged, or has no programs "read" and "step".
   explicit Generator(const std::string& path);
   ~Generator();
   Generator(Generator&&) noexcept;
@@ -42,15 +44,22 @@ class NNL_API Generator {
 
   int64_t vocabulary() const;
   int64_t capacity() const;  // tokens of a text, prompt and answer
+  int64_t batch() const;     // texts side by side, as save_program was told
 
   // Up to `most` tokens that follow the prompt, without the one of `ends` that ends them. Each is
   // handed to `each` as it is chosen; false ends the text.
   //
   // ValueError: the prompt is empty or fills the caches, a token is none of the vocabulary, or a
   // setting is out of range.
-  std::vector<int64_t> generate(const std::vector<int64_t>& prompt, int64_t most,
-                                const std::vector<int64_t>& ends = {}, const Sampling& how = {},
-                                const std::function<bool(int64_t)>& each = {});
+  Tokens generate(const Tokens& prompt, int64_t most, const Tokens& ends = {},
+                  const Sampling& how = {}, const std::function<bool(int64_t)>& each = {});
+
+  // The same for several prompts, of any lengths: batch() of them side by side, and as one ends
+  // the next one begins. A text draws the same numbers whatever is beside it: those of the seed and
+  // its place. `each` gets the place, too.
+  std::vector<Tokens> generate_all(const std::vector<Tokens>& prompts, int64_t most,
+                                   const Tokens& ends = {}, const Sampling& how = {},
+                                   const std::function<bool(size_t, int64_t)>& each = {});
 
   // ---- in texts, of a model that was saved with its tokenizer ----
   //
@@ -62,6 +71,10 @@ class NNL_API Generator {
   std::string write(const std::string& prompt, int64_t most, const Sampling& how = {},
                     const std::function<bool(const std::string&)>& each = {});
 
+  std::vector<std::string> write_all(
+      const std::vector<std::string>& prompts, int64_t most, const Sampling& how = {},
+      const std::function<bool(size_t, const std::string&)>& each = {});
+
   // The answer to a conversation. ValueError: see conversation().
   std::string answer(const std::vector<Message>& messages, int64_t most, const Sampling& how = {},
                      const std::function<bool(const std::string&)>& each = {});
@@ -72,8 +85,9 @@ class NNL_API Generator {
   std::string conversation(const std::vector<Message>& messages) const;
 
  private:
-  std::string say(const std::vector<int64_t>& prompt, int64_t most, const Sampling& how,
-                  const std::function<bool(const std::string&)>& each);
+  std::vector<std::string> say(const std::vector<Tokens>& prompts, int64_t most,
+                               const Sampling& how,
+                               const std::function<bool(size_t, const std::string&)>& each);
 
   struct State;
   std::unique_ptr<State> state_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Texts to tokens and back, as tokenizer.json says: byte pairs, as GPT-2, Llama, Qwen, Mistral,
-// Gemma, Phi, OLMo and SmolLM have them.
+// Gemma, Phi, OLMo, SmolLM and RoBERTa have them; WordPiece, as BERT and MiniLM have it; and
+// Unigram of SentencePiece, as T5, ALBERT and XLM-RoBERTa have it.
 //
 //   nnl::Tokenizer tokenizer("tokenizer.json");
 //   std::vector<int64_t> tokens = tokenizer.encode("To be, or");

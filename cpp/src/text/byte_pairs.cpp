@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "text/byte_pairs.h"
-
-#include <cstdio>
+// Byte-pair encoding: a piece of text becomes the tokens that its characters are joined to.
 #include <queue>
 #include <tuple>
 
 #include "nnl/errors.h"
+#include "text/model.h"
+#include "text/parts.h"
 #include "text/unicode.h"
 
 namespace nnl {
@@ -15,28 +15,30 @@ uint64_t key_of(int64_t a, int64_t b) {
   return static_cast<uint64_t>(a) << 32 | static_cast<uint64_t>(b);
 }
 
-bool flag(const Json& json, const char* name) {
-  const Json* found = json.find(name);
-  return found && !found->is_null() && found->flag();
-}
+class BytePairs : public TextModel {
+ public:
+  explicit BytePairs(const Json& json);
+  void encode(const std::string& piece, std::vector<int64_t>& to) const override;
 
-}  // namespace
+ private:
+  struct Merge {
+    int64_t rank, id;
+  };
+
+  void add_merge(const std::string& a, const std::string& b, int64_t rank);
+
+  std::unordered_map<uint64_t, Merge> merges_;  // by two ids
+  int64_t unknown_ = -1;
+  bool byte_fallback_ = false, fuse_unknown_ = false, whole_first_ = false;
+};
 
 BytePairs::BytePairs(const Json& json) {
-  const Json* type = json.find("type");
-  if (type && type->text() != "BPE")
-    throw ValueError("the model is " + type->text() + ", wanted BPE");
   for (const char* name : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
     const Json* found = json.find(name);
     if (found && !found->is_null() && !(found->is_text() && found->text().empty()))
       throw ValueError(std::string("the model has ") + name + ", which is not supported");
   }
-  for (const auto& [token, id] : json.at("vocab").object()) {
-    if (id.integer() < 0 || id.integer() > INT32_MAX)
-      throw ValueError("the token " + token + " is " + std::to_string(id.integer()));
-    ids_[token] = id.integer();
-  }
-  for (const auto& [token, id] : ids_) tokens_[id] = &token;
+  add_all(json.at("vocab"));
   int64_t rank = 0;
   for (const Json& merge : json.at("merges").array()) {
     if (merge.is_text()) {
@@ -52,24 +54,7 @@ BytePairs::BytePairs(const Json& json) {
   }
   byte_fallback_ = flag(json, "byte_fallback"), fuse_unknown_ = flag(json, "fuse_unk");
   whole_first_ = flag(json, "ignore_merges");
-  for (int b = 0; b < 256; ++b) {
-    char name[8];
-    std::snprintf(name, sizeof name, "<0x%02X>", b);
-    bytes_[static_cast<size_t>(b)] = find(name);
-  }
-  const Json* unknown = json.find("unk_token");
-  if (unknown && !unknown->is_null() && (unknown_ = find(unknown->text())) < 0)
-    throw ValueError("unk_token is " + unknown->text() + ", which is no token");
-}
-
-int64_t BytePairs::find(const std::string& token) const {
-  const auto found = ids_.find(token);
-  return found == ids_.end() ? -1 : found->second;
-}
-
-const std::string* BytePairs::token(int64_t id) const {
-  const auto found = tokens_.find(id);
-  return found == tokens_.end() ? nullptr : found->second;
+  unknown_ = named(json, "unk_token");
 }
 
 void BytePairs::add_merge(const std::string& a, const std::string& b, int64_t rank) {
@@ -89,7 +74,7 @@ void BytePairs::encode(const std::string& piece, std::vector<int64_t>& to) const
   };
   std::vector<Symbol> symbols;
   const size_t none = SIZE_MAX;
-  const auto add = [&](int64_t id) {
+  const auto put = [&](int64_t id) {
     const size_t at = symbols.size();
     symbols.push_back({id, at ? at - 1 : none, at + 1});
   };
@@ -97,18 +82,13 @@ void BytePairs::encode(const std::string& piece, std::vector<int64_t>& to) const
   for (size_t at = 0; at < piece.size();) {
     const size_t begin = at;
     next_char(piece, at);
-    const int64_t id = find(piece.substr(begin, at - begin));
-    bool by_bytes = id < 0 && byte_fallback_;
-    for (size_t k = begin; by_bytes && k < at; ++k)
-      by_bytes = bytes_[static_cast<uint8_t>(piece[k])] >= 0;
-    const bool unknown = id < 0 && !by_bytes;
-    if (by_bytes) {
-      for (size_t k = begin; k < at; ++k) add(bytes_[static_cast<uint8_t>(piece[k])]);
-    } else if (!unknown) {
-      add(id);
-    } else if (unknown_ >= 0 && !(unknown_before && fuse_unknown_)) {
-      add(unknown_);
-    }
+    const std::string one = piece.substr(begin, at - begin);
+    const int64_t id = find(one);
+    std::vector<int64_t> bytes;
+    const bool unknown = id < 0 && !(byte_fallback_ && add_bytes(one, bytes));
+    if (id >= 0) bytes = {id};
+    for (int64_t own : bytes) put(own);
+    if (unknown && unknown_ >= 0 && !(unknown_before && fuse_unknown_)) put(unknown_);
     unknown_before = unknown;
   }
   if (symbols.empty()) return;
@@ -139,6 +119,12 @@ void BytePairs::encode(const std::string& piece, std::vector<int64_t>& to) const
   }
   for (const Symbol& s : symbols)
     if (s.id >= 0) to.push_back(s.id);
+}
+
+}  // namespace
+
+std::unique_ptr<TextModel> byte_pairs_of(const Json& json) {
+  return std::make_unique<BytePairs>(json);
 }
 
 }  // namespace nnl

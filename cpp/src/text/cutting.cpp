@@ -3,7 +3,6 @@
 
 #include "nnl/errors.h"
 #include "text/parts.h"
-#include "text/splitting.h"
 
 namespace nnl {
 namespace {
@@ -79,10 +78,12 @@ Changes<Pieces> cuts_of(const Json* json) {
         p.text = std::move(as_chars);
       }));
     } else if (type == "Split") {
-      const Json* said = part.at("pattern").find("String");
-      Splitter pattern = said ? Splitter{Splitter::Kind::literal, 0, false, said->text()}
-                              : splitter_of(part.at("pattern").at("Regex").text());
-      add_split(std::move(pattern), cut_of(part.at("behavior").text()), flag(part, "invert"));
+      add_split(pattern_of(part), cut_of(part.at("behavior").text()), flag(part, "invert"));
+    } else if (type == "BertPreTokenizer" || type == "WhitespaceSplit") {
+      add_split({Splitter::Kind::blanks}, Cut::removed);
+      if (type == "BertPreTokenizer") add_split({Splitter::Kind::marks}, Cut::isolated);
+    } else if (type == "Punctuation") {
+      add_split({Splitter::Kind::marks}, cut_of(part.at("behavior").text()));
     } else if (type == "Digits") {
       const int most = flag(part, "individual_digits") ? 1 : 0;
       add_split({Splitter::Kind::numbers, most}, Cut::isolated);
@@ -96,7 +97,9 @@ Changes<Pieces> cuts_of(const Json* json) {
       if (flag(part, "split", true))
         add_split({Splitter::Kind::literal, 0, false, m.blank}, Cut::with_after);
     } else {
-      unknown("pre_tokenizer", type, "ByteLevel, Split, Digits, Metaspace or a Sequence of such");
+      unknown("pre_tokenizer", type,
+              "ByteLevel, Split, Digits, Metaspace, BertPreTokenizer, WhitespaceSplit, Punctuation "
+              "or a Sequence of such");
     }
   });
   return found;

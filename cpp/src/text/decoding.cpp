@@ -12,6 +12,15 @@ void join_by_blanks(Words& words) {
   for (size_t i = 1; i < words.size(); ++i) words[i] = " " + words[i];
 }
 
+// English has no blanks before these.
+void remove_blanks(std::string& word) {
+  constexpr const char* pairs[][2] = {{" .", "."},     {" ?", "?"},           {" !", "!"},
+                                      {" ,", ","},     {" ' ", "'"},          {" n't", "n't"},
+                                      {" 'm", "'m"},   {" do not", " don't"}, {" 's", "'s"},
+                                      {" 've", "'ve"}, {" 're", "'re"}};
+  for (const auto& [from, to] : pairs) replace_all(word, from, to);
+}
+
 void join_bytes(Words& words) {
   std::string bytes;
   for (const std::string& word : words) {
@@ -71,8 +80,8 @@ Changes<Words> decoders_of(const Json* json) {
         words = {all};
       });
     } else if (type == "Replace") {
-      found.emplace_back([from = literal(part), to = part.at("content").text()](Words& words) {
-        for (std::string& word : words) replace_all(word, from, to);
+      found.emplace_back([change = replacement_of(part)](Words& words) {
+        for (std::string& word : words) change(word);
       });
     } else if (type == "Strip") {
       found.emplace_back([c = part.at("content").text(), start = part.at("start").integer(),
@@ -92,9 +101,24 @@ Changes<Words> decoders_of(const Json* json) {
         for (size_t i = 0; i < words.size(); ++i)
           replace_all(words[i], m.blank, i == 0 && (m.always || m.first) ? "" : " ");
       });
+    } else if (type == "WordPiece") {
+      found.emplace_back(
+          [prefix = part.at("prefix").text(), tidy = flag(part, "cleanup", true)](Words& words) {
+            for (size_t i = 0; i < words.size(); ++i) {
+              if (i > 0) {
+                if (words[i].compare(0, prefix.size(), prefix) == 0) {
+                  words[i].erase(0, prefix.size());
+                } else {
+                  words[i] = " " + words[i];
+                }
+              }
+              if (tidy) remove_blanks(words[i]);
+            }
+          });
     } else {
       unknown("decoder", type,
-              "ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace or a Sequence of such");
+              "ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace, WordPiece or a Sequence "
+              "of such");
     }
   });
   return found;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "nnl/json.h"
+#include "text/splitting.h"
 
 namespace nnl {
 
@@ -36,7 +37,8 @@ bool flag(const Json& json, const char* name, bool otherwise = false);
 [[noreturn]] void unknown(const std::string& what, const std::string& name, const char* known);
 
 void replace_all(std::string& text, const std::string& from, const std::string& to);
-const std::string& literal(const Json& json);  // what a Replace looks for
+Splitter pattern_of(const Json& json);  // what a Replace or a Split looks for
+std::function<void(std::string&)> replacement_of(const Json& json);  // what a Replace does
 
 // The parts of a Sequence, or the one part that it is; none for null.
 void each_part(const Json* json, const char* list,

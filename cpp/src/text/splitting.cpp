@@ -30,16 +30,20 @@ struct Chars {
   bool number(size_t i) const { return i < size() && kind[i] == CharKind::number; }
   bool letter(size_t i) const { return i < size() && is_letter(kind[i]); }
   bool other(size_t i) const {  // [^\s\p{L}\p{N}]
-    return i < size() && (kind[i] == CharKind::other || kind[i] == CharKind::mark);
+    return i < size() && !space(i) && !letter(i) && !number(i);
+  }
+  bool punctuation(size_t i) const {
+    const bool sign = c[i] < 0x7f && c[i] > ' ' && kind[i] == CharKind::other;
+    return sign || kind[i] == CharKind::punctuation;
   }
   bool before_word(size_t i) const {  // [^\r\n\p{L}\p{N}]
     return i < size() && !newline(i) && !letter(i) && !number(i);
   }
   bool high(size_t i) const {  // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]
-    return (letter(i) && kind[i] != CharKind::lower) || (i < size() && kind[i] == CharKind::mark);
+    return (letter(i) && kind[i] != CharKind::lower) || (i < size() && is_mark(kind[i]));
   }
   bool low(size_t i) const {  // [\p{Ll}\p{Lm}\p{Lo}\p{M}]
-    return (letter(i) && kind[i] != CharKind::upper) || (i < size() && kind[i] == CharKind::mark);
+    return (letter(i) && kind[i] != CharKind::upper) || (i < size() && is_mark(kind[i]));
   }
 
   // The end of a run of what a predicate takes.
@@ -130,6 +134,8 @@ Splitter splitter_of(const std::string& expression) {
                     other = R"(| ?[^\s\p{L}\p{N}]+)", line = R"(|\s*[\r\n]+)",
                     before = R"([^\r\n\p{L}\p{N}]?)", high = R"([\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])",
                     low = R"([\p{Ll}\p{Lm}\p{Lo}\p{M}])", any_case = "(?i:" + ends + ")";
+  if (expression == " {2,}") return {Kind::spaces};
+  if (expression == R"(\s+)") return {Kind::blanks};
   if (expression == ends + R"(| ?\p{L}+| ?\p{N}+)" + other + blank) return {Kind::simple, 0};
   for (const auto& [most, number] :
        {std::pair<int, const char*>{1, R"(\p{N})"}, {3, R"(\p{N}{1,3})"}}) {
@@ -159,6 +165,16 @@ std::vector<std::pair<size_t, size_t>> matches(const Splitter& pattern, std::str
   for (size_t i = 0; i < t.size();) {
     size_t end = i;
     switch (pattern.kind) {
+      case Splitter::Kind::blanks:
+        end = t.run(i, &Chars::space);
+        break;
+      case Splitter::Kind::spaces:
+        while (t.is(end, ' ')) ++end;
+        if (end == i + 1) end = i;
+        break;
+      case Splitter::Kind::marks:
+        end = i + t.punctuation(i);
+        break;
       case Splitter::Kind::simple:
         end = simple(t, i);
         break;

@@ -13,6 +13,9 @@ namespace nnl {
 struct Splitter {
   enum class Kind {
     literal,  // `text`
+    blanks,   // \s+
+    spaces,   // two or more of " "
+    marks,    // ASCII's signs and all punctuation, each
     numbers,  // \p{N}{1,most}
     simple,   // words as GPT-2 has them
     words,    // as Llama 3 and Qwen have them

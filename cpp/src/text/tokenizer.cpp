@@ -7,7 +7,7 @@
 
 #include "files.h"
 #include "nnl/json.h"
-#include "text/byte_pairs.h"
+#include "text/model.h"
 #include "text/parts.h"
 #include "text/unicode.h"
 
@@ -27,7 +27,7 @@ struct Tokenizer::State {
       : normalizers(normalizers_of(json.find("normalizer"))),
         cuts(cuts_of(json.find("pre_tokenizer"))),
         decoders(decoders_of(json.find("decoder"))),
-        model(json.at("model")) {
+        model(text_model_of(json.at("model"))) {
     read_added(json);
     read_template(json.find("post_processor"));
   }
@@ -71,7 +71,7 @@ struct Tokenizer::State {
   Changes<Pieces> cuts;
   Changes<Words> decoders;
   std::vector<int64_t> around[2];  // tokens before a text and after it
-  BytePairs model;
+  std::unique_ptr<TextModel> model;
   std::unordered_map<int64_t, Added> added;
 
  private:
@@ -118,8 +118,18 @@ struct Tokenizer::State {
   void read_template(const Json* json) {
     each_part(json, "processors", [&](const Json& part, const std::string& type) {
       if (type == "ByteLevel") return;  // moves places in the text only
+      if (type == "BertProcessing" || type == "RobertaProcessing") {
+        for (const char* name : {"cls", "sep"}) {
+          const auto& token = part.at(name).array();
+          if (token.size() != 2) throw ValueError("the post_processor has no " + std::string(name));
+          around[*name == 's'].push_back(token[1].integer());
+        }
+        return;
+      }
       if (type != "TemplateProcessing")
-        unknown("post_processor", type, "ByteLevel, TemplateProcessing or a Sequence of such");
+        unknown("post_processor", type,
+                "ByteLevel, TemplateProcessing, BertProcessing, RobertaProcessing or a Sequence of "
+                "such");
       std::vector<int64_t> own[2];
       bool after = false;
       for (const Json& item : part.at("single").array()) {
@@ -176,7 +186,7 @@ std::vector<int64_t> Tokenizer::encode(std::string_view text, bool special) cons
       if (piece.token >= 0) {
         found.push_back(piece.token);
       } else {
-        s.model.encode(piece.text, found);
+        s.model->encode(piece.text, found);
       }
     }
   }
@@ -191,7 +201,7 @@ std::string Tokenizer::decode(const std::vector<int64_t>& tokens) const {
     const auto added = s.added.find(id);
     if (added != s.added.end()) {
       if (!added->second.special) words.push_back(added->second.text);
-    } else if (const std::string* token = s.model.token(id)) {
+    } else if (const std::string* token = s.model->token(id)) {
       words.push_back(*token);
     }
   }

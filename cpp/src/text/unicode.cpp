@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <unordered_map>
 #include <utility>
 
 namespace nnl {
@@ -11,6 +12,9 @@ namespace nnl {
 extern const uint32_t char_kinds[], char_classes[];
 extern const CharPair char_pairs[];  // in order
 extern const size_t char_kinds_count, char_classes_count, char_pairs_count;
+// A character, how many it becomes, and these; again and again.
+extern const uint32_t char_lowers[], char_compatibles[];
+extern const size_t char_lowers_count, char_compatibles_count;
 
 namespace {
 
@@ -25,6 +29,23 @@ uint32_t of_run(const uint32_t* runs, size_t count, uint32_t c, int bits) {
 }
 
 uint32_t class_of(uint32_t c) { return of_run(char_classes, char_classes_count, c, 8); }
+
+// What some characters become: the place of their count.
+using Rewriting = std::unordered_map<uint32_t, const uint32_t*>;
+
+Rewriting rewriting(const uint32_t* table, size_t count) {
+  Rewriting found;
+  for (size_t at = 0; at < count; at += 2 + table[at + 1]) found[table[at]] = table + at + 1;
+  return found;
+}
+
+// Whether there is something that a character becomes, which is put behind `to`.
+bool rewrite(const Rewriting& rewriting, uint32_t c, std::vector<uint32_t>& to) {
+  const auto found = rewriting.find(c);
+  if (found == rewriting.end()) return false;
+  to.insert(to.end(), found->second + 1, found->second + 1 + *found->second);
+  return true;
+}
 
 void decompose(std::vector<uint32_t>& to, uint32_t c) {
   if (c - syllables < syllable_count) {
@@ -61,7 +82,7 @@ uint32_t composition(uint32_t a, uint32_t b) {  // 0: there is none
 }  // namespace
 
 CharKind kind_of(uint32_t c) {
-  return static_cast<CharKind>(of_run(char_kinds, char_kinds_count, c, 3));
+  return static_cast<CharKind>(of_run(char_kinds, char_kinds_count, c, 4));
 }
 
 void append_utf8(std::string& text, uint32_t c) {
@@ -117,19 +138,24 @@ std::string valid_utf8(std::string_view text) {
   return found;
 }
 
-std::string composed(const std::string& text) {
+std::string normal_form(const std::string& text, bool compatible, bool compose) {
   const auto plain = [](char c) { return static_cast<uint8_t>(c) < 0x80; };
   if (std::all_of(text.begin(), text.end(), plain)) return text;
   std::vector<uint32_t> chars;
-  for (size_t at = 0; at < text.size();) decompose(chars, next_char(text, at));
+  static const Rewriting compatibles = rewriting(char_compatibles, char_compatibles_count);
+  for (size_t at = 0; at < text.size();) {
+    const uint32_t c = next_char(text, at);
+    if (!compatible || !rewrite(compatibles, c, chars)) decompose(chars, c);
+  }
   // Marks behind a character go by their classes.
-  const auto is_mark = [](uint32_t c) { return class_of(c) != 0; };
+  const auto has_class = [](uint32_t c) { return class_of(c) != 0; };
   for (auto begin = chars.begin(); begin != chars.end();) {
-    begin = std::find_if(begin, chars.end(), is_mark);
-    const auto end = std::find_if_not(begin, chars.end(), is_mark);
+    begin = std::find_if(begin, chars.end(), has_class);
+    const auto end = std::find_if_not(begin, chars.end(), has_class);
     std::stable_sort(begin, end, [](uint32_t a, uint32_t b) { return class_of(a) < class_of(b); });
     begin = end;
   }
+  if (!compose) return utf8_of(chars);
   // Then each joins the last character without a class, unless one of its class or more is between.
   std::vector<uint32_t> found;
   size_t base = chars.size();  // none yet
@@ -147,6 +173,77 @@ std::string composed(const std::string& text) {
     found.push_back(c);
   }
   return utf8_of(found);
+}
+
+std::string lowered(const std::string& text) {
+  static const Rewriting lowers = rewriting(char_lowers, char_lowers_count);
+  std::vector<uint32_t> chars;
+  for (size_t at = 0; at < text.size();) {
+    const uint32_t c = next_char(text, at);
+    if (!rewrite(lowers, c, chars)) chars.push_back(c);
+  }
+  return utf8_of(chars);
+}
+
+std::vector<size_t> grapheme_ends(std::string_view text) {
+  using Range = std::pair<uint32_t, uint32_t>;
+  const auto among = [](std::initializer_list<Range> ranges, uint32_t c) {
+    return std::any_of(ranges.begin(), ranges.end(),
+                       [c](const Range& r) { return c >= r.first && c <= r.second; });
+  };
+  // Marks stay with what is before them, but for these; so do some others.
+  const auto joins = [&](uint32_t c) {
+    if (is_mark(kind_of(c)))
+      return !among({{0x102b, 0x102c},
+                     {0x1038, 0x1038},
+                     {0x1062, 0x1064},
+                     {0x1067, 0x106d},
+                     {0x1083, 0x1083},
+                     {0x1087, 0x108c},
+                     {0x108f, 0x108f},
+                     {0x109a, 0x109c},
+                     {0x1a61, 0x1a61},
+                     {0x1a63, 0x1a64},
+                     {0xaa7b, 0xaa7b},
+                     {0xaa7d, 0xaa7d},
+                     {0x11720, 0x11721}},
+                    c);
+    return among({{0x0e33, 0x0e33},
+                  {0x0eb3, 0x0eb3},
+                  {0x200c, 0x200d},
+                  {0xff9e, 0xff9f},
+                  {0x1f3fb, 0x1f3ff},
+                  {0xe0020, 0xe007f}},
+                 c);
+  };
+  const auto begins = [&](uint32_t c) {  // what is behind it stays with it
+    return among({{0x0600, 0x0605},
+                  {0x06dd, 0x06dd},
+                  {0x070f, 0x070f},
+                  {0x0890, 0x0891},
+                  {0x08e2, 0x08e2},
+                  {0x0d4e, 0x0d4e},
+                  {0x110bd, 0x110bd},
+                  {0x110cd, 0x110cd},
+                  {0x111c2, 0x111c3}},
+                 c);
+  };
+  const auto breaks = [&](uint32_t c) {
+    const CharKind k = kind_of(c);
+    if (k == CharKind::space) return c < 0x20 || c == 0x85 || c == 0x2028 || c == 0x2029;
+    return k == CharKind::control && !joins(c) && !begins(c);
+  };
+  std::vector<size_t> ends;
+  uint32_t last = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t begin = at;
+    const uint32_t c = next_char(text, at);
+    const bool whole = last == '\r' ? c == '\n' : !breaks(last) && !breaks(c);
+    if (begin > 0 && !(whole && (last == '\r' || joins(c) || begins(last)))) ends.push_back(begin);
+    last = c;
+  }
+  if (!text.empty()) ends.push_back(text.size());
+  return ends;
 }
 
 }  // namespace nnl
