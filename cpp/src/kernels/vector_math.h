@@ -129,39 +129,52 @@ inline float fast_atan2(float y, float x) {
   return x != x || y != y ? x + y : std::copysign(half, y);
 }
 
-// Below this the angle is reduced exactly enough in double precision.
+// a * b + c, rounded once.
+inline float fused(float a, float b, float c) {
+#if defined(__FMA__) || defined(__aarch64__)
+  return __builtin_fmaf(a, b, c);
+#else
+  return static_cast<float>(static_cast<double>(a) * b + c);
+#endif
+}
+
+// Below this a whole number of quarter turns is taken off exactly enough.
 constexpr float angle_limit = 1e6f;
 
-// x = quarter turns * pi / 2 + rest, with the rest's sine and cosine by their series.
+// x = quarter turns * pi / 2 + rest, with the rest's sine and cosine by the polynomials of the
+// Cephes library (Moshier). pi / 2 is the sum of three numbers.
 struct Angle {
-  double sine, cosine;
-  uint64_t quarter;
+  float sine, cosine;
+  int32_t quarter;
 
   explicit Angle(float x) {
-    const double t = x * 0.63661977236758134308 + 6755399441055744.0;  // 1.5 * 2^52: rounds
-    quarter = bits(t);
-    const double n = t - 6755399441055744.0;
-    const double r = (x - n * 1.57079632673412561417) - n * 6.07710050650619224932e-11;
-    const double z = r * r;
-    sine = r +
-           r * z *
-               (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * (1.0 / 362880 - z / 39916800))));
-    cosine = 1.0 + z * (-0.5 + z * (1.0 / 24 + z * (-1.0 / 720 + z * (1.0 / 40320 - z / 3628800))));
+    const float n = std::nearbyint(x * 0.636619772f);
+    float r = fused(-n, 1.57079637f, x);
+    r = fused(-n, -4.37113883e-8f, r);
+    r = fused(-n, -1.71512482e-15f, r);
+    quarter = static_cast<int32_t>(n);
+    const float z = r * r;
+    const float p = fused(fused(-1.9515295891e-4f, z, 8.3321608736e-3f), z, -1.6666654611e-1f);
+    sine = fused(p * z, r, r);
+    const float c =
+        fused(fused(2.443315711809948e-5f, z, -1.388731625493765e-3f), z, 4.166664568298827e-2f);
+    cosine = fused(c * z, z, fused(-0.5f, z, 1.0f));
   }
 };
 inline float fast_sin(float x) {
   const Angle a(x);
-  const double y = a.quarter & 1 ? a.cosine : a.sine;
-  return static_cast<float>(a.quarter & 2 ? -y : y);
+  const float y = a.quarter & 1 ? a.cosine : a.sine;
+  return a.quarter & 2 ? -y : y;
 }
 inline float fast_cos(float x) {
   const Angle a(x);
-  const double y = a.quarter & 1 ? a.sine : a.cosine;
-  return static_cast<float>((a.quarter + 1) & 2 ? -y : y);
+  const float y = a.quarter & 1 ? a.sine : a.cosine;
+  return (a.quarter + 1) & 2 ? -y : y;
 }
+// Within 4 units in the last place.
 inline float fast_tan(float x) {
   const Angle a(x);
-  return static_cast<float>(a.quarter & 1 ? -a.cosine / a.sine : a.sine / a.cosine);
+  return a.quarter & 1 ? -a.cosine / a.sine : a.sine / a.cosine;
 }
 
 // x^y for finite x and y, through double precision. The exponent of x is read from float32, where
