@@ -209,7 +209,7 @@ def test_powers_of_every_kind_of_number() -> None:
 @pytest.mark.parametrize(
     "op, low, high, ulps",
     [
-        ("exp", -87, 88, 2), ("log", 1e-30, 1e30, 2), ("tanh", -10, 10, 2), ("erf", -4, 4, 4),
+        ("exp", -87, 88, 2), ("log", 1e-30, 1e30, 2), ("tanh", -10, 10, 2), ("erf", -4, 4, 2),
         ("sinh", -89, 89, 4), ("cosh", -89, 89, 4), ("asin", -1, 1, 3), ("acos", -1, 1, 2),
         ("atan", -50, 50, 3), ("asinh", -50, 50, 3), ("acosh", 1, 50, 3), ("sin", -99, 99, 2),
         ("atanh", -0.999, 0.999, 3), ("cos", -99, 99, 2), ("tan", -99, 99, 4),

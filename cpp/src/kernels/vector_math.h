@@ -220,40 +220,24 @@ inline float fast_pow(float x, float y) {
   return x == 1.0f ? 1.0f : or_one;
 }
 
-// The error function after W. J. Cody, Rational Chebyshev approximations for the error function,
-// Mathematics of Computation 23 (1969).
+// x plus x times a polynomial of x^2, further out 1 - e^-(x + a polynomial of x): least largest
+// errors in units in the last place.
 inline float fast_erf(float x) {
-  const float a = std::fabs(x), t = a < 6.0f ? a : 6.0f;
-  const float square = t * t, z = square < 0.25f ? square : 0.25f;
-  float p = 1.85777706184603153e-1f;
-  p = p * z + 3.16112374387056560f;
-  p = p * z + 1.13864154151050156e2f;
-  p = p * z + 3.77485237685302021e2f;
-  p = p * z + 3.20937758913846947e3f;
-  float q = z + 2.36012909523441209e1f;
-  q = q * z + 2.44024637934444173e2f;
-  q = q * z + 1.28261652607737228e3f;
-  q = q * z + 2.84423683343917062e3f;
-  float u = 2.15311535474403846e-8f;
-  u = u * t + 5.64188496988670089e-1f;
-  u = u * t + 8.88314979438837594f;
-  u = u * t + 6.61191906371416295e1f;
-  u = u * t + 2.98635138197400131e2f;
-  u = u * t + 8.81952221241769090e2f;
-  u = u * t + 1.71204761263407058e3f;
-  u = u * t + 2.05107837782607147e3f;
-  u = u * t + 1.23033935479799725e3f;
-  float v = t + 1.57449261107098347e1f;
-  v = v * t + 1.17693950891312499e2f;
-  v = v * t + 5.37181101862009858e2f;
-  v = v * t + 1.62138957456669019e3f;
-  v = v * t + 3.29079923573345963e3f;
-  v = v * t + 4.36261909014324716e3f;
-  v = v * t + 3.43936767414372164e3f;
-  v = v * t + 1.23033935480374942e3f;
-  const bool near = t <= 0.46875f;
-  const float ratio = (near ? t * p : u) / (near ? q : v);
-  const float y = near ? ratio : 1.0f - fast_exp(-square) * ratio;
+  const float a = std::fabs(x), t = a < 4.0f ? a : 4.0f, z = a < 0.92f ? a * a : 0.8464f;
+  float p = -5.999406567e-4f;
+  p = fused(p, z, 4.994830582e-3f);
+  p = fused(p, z, -2.676771954e-2f);
+  p = fused(p, z, 1.128184572e-1f);
+  p = fused(p, z, -3.761249781e-1f);
+  p = fused(p, z, 1.283791512e-1f);
+  float q = -1.959373330e-4f;
+  q = fused(q, t, 3.043218283e-3f);
+  q = fused(q, t, -2.222692408e-2f);
+  q = fused(q, t, 1.039316058e-1f);
+  q = fused(q, t, 6.371822357e-1f);
+  q = fused(q, t, 1.276756376e-1f);
+  q = fused(q, t, 1.956742635e-4f);
+  const float y = a < 0.92f ? fused(p, a, a) : 1.0f - fast_exp(-t - q);
   return x != x ? x : std::copysign(y, x);
 }
 
