@@ -11,6 +11,7 @@ from nnl.communicators.multi_process import (
     current_communicator,
     single_or_rankzero,
 )
+from nnl.communicators.parallel.checkpoints import Checkpoints
 from nnl.communicators.parallel.layers import (
     affine,
     convolution,
@@ -31,6 +32,7 @@ Comm = DataParallelCommunicator
 
 __all__ = [
     "Axis",
+    "Checkpoints",
     "Comm",
     "Communicator",
     "CommunicatorBackwardCallback",

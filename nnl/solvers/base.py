@@ -68,6 +68,9 @@ class Solver(Stated):
         rate: What the learning rate is called: lr, alpha or eta.
         fused: Whether weight decay is part of the rule instead of being added to the gradient.
 
+    Attributes:
+        split_over: (communicator, group, its size) of the ranks that split_states has named.
+
     Inside a function that nnl.compile records, the methods that change gradients or parameters
     record that instead of doing it.
     """
@@ -89,7 +92,7 @@ class Solver(Stated):
             return  # a script's class that passes every call on to a solver
         self._lr = _scalar(self.info[self.rate], np.float64)
         self._next_decay: float | None = None
-        self._over: tuple[Any, str, int] | None = None
+        self.split_over: tuple[Any, str, int] | None = None
         self._plans: dict[Any, Any] = {}  # of the latest update, by kinds of parameters
         self._groups: dict[Any, tuple[Any, list[_Entry]]] | None = None
         self._target = STATE.target  # that they are for
@@ -184,7 +187,7 @@ class Solver(Stated):
         """
         check_elementwise(self, "split_states")
         states, ranks = self.get_states(), comm.find_group(group)
-        self._over = comm, group, len(ranks)
+        self.split_over = comm, group, len(ranks)
         self.set_parameters(self.get_parameters())
         for state in states.values():
             for name, v in state.pstate.items():
@@ -192,7 +195,8 @@ class Solver(Stated):
         self.set_states(states)
 
     def _state_shape(self, variable: Variable) -> tuple[int, ...]:
-        return variable.shape if self._over is None else (-(-variable.size // self._over[2]),)
+        over = self.split_over
+        return variable.shape if over is None else (-(-variable.size // over[2]),)
 
     def _settings(self, rule: Op, decay: float | None) -> dict[str, Any]:
         """The hyperparameters of a rule; `decay` in place of its own rate, if given."""
@@ -204,8 +208,8 @@ class Solver(Stated):
         if MASTER in entry.pstate:
             given = {"rule": entry.rule.name, "dtype": entry.variable.spec.type_name}
             attrs = OPS["master_update"].attrs(**given, **attrs.as_dict())
-        if self._over is not None:
-            comm, group, _ = self._over
+        if self.split_over is not None:
+            comm, group, _ = self.split_over
             attrs = OPS["split_step"].attrs(rule=attrs, comm=comm, group=group)
         return attrs
 

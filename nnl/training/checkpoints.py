@@ -113,7 +113,7 @@ class Checkpoints:
             buffer = io.BytesIO()
             write_h5(o.solver, buffer)
             members[f"{key}_{o.solver.name}_optimizer.h5.optimizer"] = buffer.getvalue()
-        members[_STATE] = json.dumps(state | _random_state()).encode()
+        members[_STATE] = json.dumps(state | nnl_random.get_state()).encode()
         with replacing(self.folder / name) as file:
             file.write_bytes(archive(members))
 
@@ -195,22 +195,8 @@ def _state_of(path: Path) -> dict[str, Any]:
     return state
 
 
-def _random_state() -> dict[str, Any]:
-    """Where the generators are: of functions, and of a file's generators."""
-    kind, keys, *rest = nnl_random.prng.get_state()
-    functions = nnl_random.STREAMS.functions.data.data
-    return {
-        "functions": [int(n) for n in functions],
-        "generator": [kind, [int(k) for k in keys], *rest],
-    }
-
-
 def _set_random_state(state: dict[str, Any]) -> None:
     try:
-        if "functions" in state:
-            nnl_random.STREAMS.functions.data.data[:] = np.array(state["functions"], np.uint64)
-        if "generator" in state:
-            kind, keys, *rest = state["generator"]
-            nnl_random.prng.set_state((kind, np.array(keys, np.uint32), *rest))
+        nnl_random.set_state(state)
     except (TypeError, ValueError, OverflowError, KeyError) as error:
         raise ValueError(f"nnl train: {_STATE} is no state of a training run: {error}") from error

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,10 +69,10 @@ class Layout:
 
     def cut(self, whole: Array) -> Array:
         """What this rank stores of a whole array."""
-        for s in self.split:
-            whole = _runs(whole, s)[s.over.place]
+        split = [(s.axis, s.over.size, s.over.place, s.groups) for s in self.split]
+        whole = np.ascontiguousarray(whole[block_index(whole.shape, split)])
         if self.pieces is None:
-            return np.ascontiguousarray(whole)
+            return whole
         size, place = self.stored[0], self.pieces.place
         own = whole.reshape(-1)[place * size : (place + 1) * size]
         found = np.zeros(size, whole.dtype)
@@ -83,14 +84,22 @@ class Layout:
         return [s.over for s in self.split] + ([] if self.pieces is None else [self.pieces])
 
 
-def _runs(whole: Array, s: Split) -> list[Array]:
-    """The blocks of an array along a split axis, by rank."""
-    runs = np.split(whole, s.groups, s.axis)
-    parts = [np.split(run, s.over.size, s.axis) for run in runs]
-    return [
-        np.concatenate([p[k] for p in parts], s.axis) if s.groups > 1 else parts[0][k]
-        for k in range(s.over.size)
-    ]
+def block_index(shape: Sequence[int], split: Iterable[Sequence[int]]) -> tuple[Any, ...]:
+    """Where a block lies in an array of this shape.
+
+    Args:
+        split: (axis, number of ranks, place of the rank, groups) of each split axis; at most one
+            has several groups.
+    """
+    at: list[Any] = [slice(None)] * len(shape)
+    for axis, n, place, groups in split:
+        run = shape[axis] // groups
+        part = run // n
+        starts = [g * run + place * part for g in range(groups)]
+        at[axis] = np.concatenate([np.arange(k, k + part) for k in starts])
+        if groups == 1:
+            at[axis] = slice(starts[0], starts[0] + part)
+    return tuple(at)
 
 
 class LaidOut(Variable):

@@ -14,6 +14,7 @@ import itertools
 import os
 import sys
 import threading
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -134,6 +135,29 @@ def seed(seed_value: int, set_function_seed: bool = True, set_parameter_seed: bo
         _seed_functions(seed_value)
     if parameters:
         _seed_parameters(seed_value)
+
+
+def get_state() -> dict[str, Any]:
+    """Where the generators of this thread are: of functions, and of initial values; for JSON."""
+    kind, keys, *rest = sys.modules[__name__].prng.get_state()
+    functions = STREAMS.functions.data.data
+    return {
+        "functions": [int(n) for n in functions],
+        "generator": [kind, [int(k) for k in keys], *rest],
+    }
+
+
+def set_state(state: Mapping[str, Any]) -> None:
+    """Let the generators go on from what get_state gave; what is missing stays as it is.
+
+    Raises:
+        TypeError, ValueError, OverflowError, KeyError: It is something else.
+    """
+    if "functions" in state:
+        STREAMS.functions.data.data[:] = np.array(state["functions"], np.uint64)
+    if "generator" in state:
+        kind, keys, *rest = state["generator"]
+        sys.modules[__name__].prng.set_state((kind, np.array(keys, np.uint32), *rest))
 
 
 def raw(rng: Array, n: int, xp: Any = np) -> Array:
