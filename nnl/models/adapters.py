@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -12,9 +12,12 @@ import numpy as np
 
 from nnl import functions as F
 from nnl.core.graph.variable import Variable
+from nnl.core.interpreters.switches import no_grad
 from nnl.core.parameters.parameter import get_parameter, get_parameter_or_create
 
-A, B, SCALE = PARTS = ("lora_A", "lora_B", "lora_scale")
+A, B, SCALE, MAGNITUDE, SQUARES = PARTS = (
+    "lora_A", "lora_B", "lora_scale", "lora_magnitude_vector", "lora_squares",
+)  # fmt: skip
 
 # of the graphs that this thread makes now
 PLANNED: ContextVar[bool] = ContextVar("PLANNED", default=False)
@@ -44,28 +47,61 @@ def present() -> bool:
     return get_parameter(A) is not None
 
 
-def added(y: Any, x: Any) -> Any:
-    r"""$y + s\,(x A^T) B^T$ with the adapters of the current scope; y where it has none.
+def added(plain: Callable[[Any], Any], x: Any) -> Any:
+    r"""$y = x W^T$ with the adapters of the current scope: $y + s\,(x A^T) B^T$, or
+
+    $m\,(x (W + s B A)^T) / \|W + s B A\|$ where they have magnitudes m of its rows; backward takes
+    the norm as constant.
 
     Args:
-        y: (m, width), a product with x (m, n).
+        plain: Gives y of x, (m, n).
+    Source: Hu et al., LoRA, arXiv:2106.09685; Liu et al., DoRA, arXiv:2402.09353, section 4.
     """
+    y = plain(x)
     if PLANNED.get():  # every product gets one, to see which there are
         get_parameter_or_create(A, (1, x.shape[-1]))
         get_parameter_or_create(B, (y.shape[-1], 1))
         return y
     if not present():
         return y
-    a, b = parameter(A, None), parameter(B, None)
+    a, b, scale = parameter(A, None), parameter(B, None), parameter(SCALE, None)
     p = DROPOUT.get()
     x = F.dropout(x, p) if p else x
-    low = F.batch_matmul(x, a, transpose_b=True) * parameter(SCALE, None)
-    return y + F.batch_matmul(low, b, transpose_b=True)
+    delta = F.batch_matmul(F.batch_matmul(x, a, transpose_b=True) * scale, b, transpose_b=True)
+    if get_parameter(MAGNITUDE) is None:
+        return y + delta
+    with no_grad():
+        # |W_i + s B_i A|^2 without the sum of both, which is as large as W
+        columns = F.transpose(b, (1, 0))
+        cross = F.sum(plain(a) * columns, axis=0, keepdims=True)
+        inner = F.batch_matmul(a, a, transpose_b=True)
+        own = F.sum(F.batch_matmul(inner, columns) * columns, axis=0, keepdims=True)
+        norm = (parameter(SQUARES, None) + scale * (cross * 2.0 + scale * own)) ** 0.5
+    share = F.reshape(parameter(MAGNITUDE, None), norm.shape) / norm
+    if not p:
+        return (y + delta) * share
+    return y + (share - 1.0) * plain(x) + share * delta
 
 
-def put(name: str, a: Any, b: Any, scale: float) -> None:
-    """Let the product `name` of the current scope have these adapters."""
-    values = {A: np.asarray(a, np.float32), B: np.asarray(b, np.float32)}
+def put(name: str, values: Mapping[str, Any], scale: float, w: Any) -> None:
+    """Let the product `name` of the current scope have adapters, {A, B and MAGNITUDE: an array}.
+
+    Args:
+        w: Its weights, where it has magnitudes.
+    """
     for part, value in values.items():
-        get_parameter_or_create(f"{name}/{part}", value.shape, value)
-    get_parameter_or_create(f"{name}/{SCALE}", (1, 1), np.float32([[scale]]), need_grad=False)
+        array = np.asarray(value, np.float32)
+        get_parameter_or_create(f"{name}/{part}", array.shape, array)
+    fixed = {SCALE: np.float32([[scale]])}
+    if MAGNITUDE in values:
+        fixed[SQUARES] = (np.asarray(w, np.float32) ** 2).sum(1)[None]
+    for part, array in fixed.items():
+        get_parameter_or_create(f"{name}/{part}", array.shape, array, need_grad=False)
+
+
+def summed(w: Any, parts: Mapping[str, Any]) -> Any:
+    """The weights that a product with these and its adapters amounts to."""
+    found = w + parts[SCALE] * (parts[B] @ parts[A])
+    if MAGNITUDE in parts:
+        found *= (parts[MAGNITUDE] / np.linalg.norm(found, axis=1))[:, None]
+    return found

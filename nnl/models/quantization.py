@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,11 @@ def present() -> bool:
     return get_parameter(PARTS[0]) is not None
 
 
-def product(x: Any, name: str) -> Any:
-    """The product of x (m, n) with the quantized weights `name`; None where there are none."""
-    codes, scale, offset = (get_parameter(f"{name}/{part}") for part in PARTS)
+def product(x: Any, w: Callable[[], Any]) -> Any:
+    """The product of x (m, n) with the weights of the current scope: `w`, unless quantized."""
+    codes, scale, offset = map(get_parameter, PARTS)
     if codes is None:
-        return None
+        return F.batch_matmul(x, w(), transpose_b=True)
     bits, group_size = sizes_of(codes, scale, x.shape[-1])
     return F.quantized_matmul(x, codes, scale, offset, bits=bits, group_size=group_size)
 

@@ -261,10 +261,8 @@ def as_layer(f: Callable[..., Any]) -> Callable[..., Any]:
 
 def product(rows: Any, width: int) -> Any:
     """$x W^T$ for x (m, n) and the weights of the current scope, with what adapters add."""
-    y = quantization.product(rows, "")
-    if y is None:
-        y = F.batch_matmul(rows, table(width, rows.shape[-1], ""), transpose_b=True)
-    return adapters.added(y, rows)
+    w = partial(table, width, rows.shape[-1], "")
+    return adapters.added(partial(quantization.product, w=w), rows)
 
 
 @as_layer

@@ -240,11 +240,71 @@ def test_merged_groups_become_weights_that_may_be_rounded_again():
     assert difference(scores(made), want) < 0.05
 
 
+@pytest.mark.parametrize("bits", [0, 8])
+def test_rows_of_dora_have_the_lengths_that_are_trained(bits):
+    made = model()
+    if bits:
+        made.quantize(bits)
+    before = scores(made)
+    trained = made.lora(4, targets="all-linear", dora=True)
+    assert difference(scores(made), before) < (1e-2 if bits else 1e-5)
+    drawn({k: v for k, v in trained.items() if "magnitude" not in k})
+    rng = np.random.default_rng(1)
+    for k, v in trained.items():
+        if "magnitude" in k:
+            v.d = v.d * rng.uniform(0.5, 1.5, v.shape)
+    found, parts = scores(made), {k: v.d.copy() for k, v in made.parameters().items()}
+    ids = rng.integers(0, 96, (2, 9))
+    losses = training(made, ids)
+    assert losses[-1] < losses[0]
+    for k, v in trained.items():
+        v.d = parts[k]
+    made.merge()
+    assert difference(found, scores(made)) < (0.05 if bits else 1e-5)
+    if not bits:
+        w = value(made, "layer1/up/W")
+        want = parts["layer1/up/W"] + 2 * parts["layer1/up/lora_B"] @ parts["layer1/up/lora_A"]
+        want *= (parts["layer1/up/lora_magnitude_vector"] / np.sqrt((want**2).sum(1)))[:, None]
+        np.testing.assert_allclose(w, want, atol=1e-5)
+
+
+def test_modules_that_are_saved_learn_and_go_when_adapters_do(tmp_path):
+    made = model()
+    before = {k: v.d.copy() for k, v in made.parameters().items()}
+    without = scores(made)
+    trained = made.lora(4, modules_to_save=["norm", "lm_head"])
+    whole = {k for k in trained if "lora" not in k}
+    assert whole == {"head/W", *(k for k in before if k.endswith("/gamma"))}
+    drawn({k: v for k, v in trained.items() if "lora" in k})
+    ids = np.random.default_rng(1).integers(0, 96, (2, 9))
+    losses = training(made, ids)
+    assert losses[-1] < losses[0] - 0.5
+    for k, old in before.items():
+        assert np.array_equal(value(made, k), old) == (k not in whole)
+    made.save_adapter(tmp_path)
+    want = scores(made)
+    made.lora(4)
+    np.testing.assert_array_equal(scores(made), without)
+    assert set(made.load_adapter(tmp_path)) == set(trained)
+    np.testing.assert_array_equal(scores(made), want)
+    made.merge()
+    assert difference(scores(made), want) < 1e-5
+
+
 def test_frozen_parameters_stay_so_where_graphs_are_made():
     made = model()
     made.parameters()["tokens/W"].need_grad = False
     scores(made)
     assert "tokens/W" not in made.parameters(grad_only=True)
+
+
+def test_what_cannot_be_trained_as_a_whole_is_named():
+    made = model(intermediate_size=64, tie_word_embeddings=True)
+    with pytest.raises(ValueError, match="has model.embed_tokens.weight, of which the head's"):
+        made.lora(modules_to_save=["embed_tokens"])
+    made.quantize(8)
+    with pytest.raises(ValueError, match=r"has model.layers.0.self_attn.q_proj.weight, which is q"):
+        made.lora(modules_to_save=["q_proj"])
 
 
 @pytest.mark.parametrize(
@@ -255,6 +315,7 @@ def test_frozen_parameters_stay_so_where_graphs_are_made():
         ({"dropout": 1.0}, "lora: dropout is 1.0, wanted a number from 0 up to 1"),
         ({"targets": ["q_proj", "c_attn"]}, "lora: targets has 'c_attn', which is no layer; there"),
         ({"targets": "nothing"}, "which is no layer; there are down_proj, gate_proj, k_proj, lm_"),
+        ({"modules_to_save": ["score"]}, "lora: modules_to_save has 'score', which is no module; "),
         ({"targets": ["embed_tokens"]}, "lora: targets has 'embed_tokens', which is no layer"),
     ],
 )
@@ -275,9 +336,15 @@ Q = "base_model.model.model.layers.{}.self_attn.q_proj.lora_{}.weight"
     ("config", "arrays", "text"),
     [
         ({"peft_type": "IA3"}, {}, "peft_type is 'IA3', wanted one of LORA"),
-        ({"use_dora": True}, {}, "use_dora is True, only False is supported"),
+        ({"use_dora": True}, {}, "adapters of 2 layers are missing: model.layers.0.self_attn.q_p"),
         ({"bias": "all"}, {}, "bias is 'all', only 'none' is supported"),
-        ({"modules_to_save": ["lm_head"]}, {}, r"modules_to_save is \['lm_head'\], only \[\] is"),
+        ({"modules_to_save": ["lm_head"]}, {}, "1 tensors of modules_to_save are missing: lm_head"),
+        (
+            {"modules_to_save": ["norm"]},
+            {"base_model.model.model.norm.weight": (3,)},
+            r"norm.weight has the shape \(3,\), wanted \(64,\)",
+        ),
+        ({"modules_to_save": [1]}, {}, r"modules_to_save is \[1\], wanted names"),
         ({"r": None}, {}, "r is missing"),
         ({"lora_alpha": "x"}, {}, "lora_alpha is 'x', wanted a number"),
         ({"target_modules": None}, {}, "target_modules is None, wanted names"),

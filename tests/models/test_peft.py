@@ -27,6 +27,10 @@ CASES = [
     ("gemma3", {}),
     ("phi3", {"target_modules": ["qkv_proj", "down_proj"]}),
     ("mixtral", {"target_modules": ["q_proj", "o_proj"]}),
+    ("llama", {"use_dora": True, "target_modules": "all-linear", "lora_alpha": 12}),
+    ("gpt2", {"use_dora": True}),
+    ("qwen3", {"modules_to_save": ["lm_head", "embed_tokens", "norm"], "use_dora": True}),
+    ("gpt2", {"modules_to_save": ["mlp"]}),
 ]  # fmt: skip
 
 
@@ -34,7 +38,12 @@ def adapted(theirs, **how):
     """Their network with adapters that all count."""
     config = peft.LoraConfig(**{"r": 4, "init_lora_weights": False, **how})
     torch.manual_seed(1)
-    return peft.get_peft_model(theirs, config).eval()
+    made = peft.get_peft_model(theirs, config)
+    with torch.no_grad():  # what begins as the network has it
+        for name, p in made.named_parameters():
+            if p.requires_grad and "lora_A" not in name and "lora_B" not in name:
+                p.mul_(1 + 0.3 * torch.rand(p.shape))
+    return made.eval()
 
 
 def scores(made, ids=IDS):
@@ -73,6 +82,8 @@ def test_adapters_of_peft_give_its_scores(name, how, tmp_path):
         ("llama", {"targets": ["q_proj", "down_proj"], "alpha": 24}),
         ("qwen2_moe", {"targets": r".*self_attn\.o_proj"}),
         ("olmo2", {}),
+        ("gpt2", {"targets": "all-linear", "dora": True}),
+        ("llama", {"dora": True, "modules_to_save": ["embed_tokens", "lm_head"]}),
     ],
 )
 def test_peft_reads_what_is_saved(name, how, tmp_path):
@@ -132,7 +143,13 @@ def test_peft_reads_adapters_of_t5(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "how", [{}, {"use_rslora": True, "lora_alpha": 12, "target_modules": "all-linear"}]
+    "how",
+    [
+        {},
+        {"use_rslora": True, "lora_alpha": 12, "target_modules": "all-linear"},
+        {"use_dora": True, "target_modules": "all-linear"},
+        {"use_dora": True, "modules_to_save": ["lm_head", "norm"]},
+    ],
 )
 def test_what_is_learned_is_what_peft_learns(how, tmp_path):
     theirs = checkpoints.decoder("llama")

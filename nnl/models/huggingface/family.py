@@ -209,21 +209,29 @@ class Family:
                 raise ValueError(f"{where}: {len(which)} tensors {what}: {listed}")
         found = {}
         for path, several in names.items():
-            shape = shapes[path]
-            wanted = self._there_shape(path, shape[len(several) > 1 :])
-            for name in several:
-                if arrays[name].shape != wanted:
-                    raise ShapeError(
-                        f"{where}: {name} has the shape {arrays[name].shape}, wanted {wanted}"
-                    )
-            values = [self._turned(path, arrays[n]) for n in several]
-            found[path] = (values[0] if len(values) == 1 else np.stack(values)).reshape(shape)
+            found[path] = self.value(path, shapes[path], [(n, arrays[n]) for n in several], where)
         return found
 
+    def value(
+        self, path: str, shape: tuple[int, ...], parts: Sequence[tuple[str, Array]], where: str
+    ) -> Array:
+        """A parameter of this shape, from the arrays there that it is made of, with their names.
+
+        Raises:
+            ShapeError: One has another shape.
+        """
+        wanted = self._there_shape(path, shape[len(parts) > 1 :])
+        for name, array in parts:
+            if array.shape != wanted:
+                raise ShapeError(f"{where}: {name} has the shape {array.shape}, wanted {wanted}")
+        values = [self._turned(path, array) for _, array in parts]
+        return (values[0] if len(values) == 1 else np.stack(values)).reshape(shape)
+
     def save(self, config: Any, values: Mapping[str, Array]) -> dict[str, Array]:
-        """{a name there: its value}, of the parameters of a network."""
+        """{a name there: its value}, of some parameters of a network."""
         found = {}
-        for path, several in self.names(config, self.shapes(config)).items():
+        names = self.names(config, {path: value.shape for path, value in values.items()})
+        for path, several in names.items():
             parts = [values[path]] if len(several) == 1 else list(values[path])
             for name, value in zip(several, parts, strict=True):
                 value = value.reshape(value.shape[-1:]) if _is_of_norm(path) else value
