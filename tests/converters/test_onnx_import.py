@@ -411,6 +411,25 @@ def test_a_model_that_meets_parameters_of_its_names_says_so(caplog, monkeypatch)
     assert "uses 2 parameters that the current scope has already, such as 'fc/w'" in caplog.text
 
 
+def test_models_with_equal_names_do_not_share_their_weights(tmp_path):
+    """As two of one training's checkpoints, or any two that PaddlePaddle has exported."""
+    x = normal(2, 3)
+    nets, want = [], []
+    for i, shape in enumerate([(3, 4), (3, 4), (3, 5)]):
+        w = normal(*shape)
+        path = tmp_path / f"fold{min(i, 1)}.onnx"
+        path.write_bytes(model([node("MatMul", "x,w")], weights={"w": w}).SerializeToString())
+        nets.append(load(path))
+        want.append(x @ w)
+    for net, y in zip(nets * 2, want * 2, strict=True):
+        np.testing.assert_allclose(net.run(x)[0], y, rtol=1e-5)
+    names = [net.parameter_names()["w"] for net in nets]
+    assert names == ["w", "fold1/w", "fold1_2/w"] and set(nn.get_parameters()) == set(names)
+    again = load(tmp_path / "fold1.onnx")  # what the third was made of: one model, loaded twice
+    np.testing.assert_allclose(again.run(x)[0], want[2], rtol=1e-5)
+    assert again.parameter_names() == {"w": "fold1_2/w"}
+
+
 # ---- registry ----
 
 

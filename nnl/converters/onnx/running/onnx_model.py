@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
@@ -30,6 +33,9 @@ from nnl.core.parameters.parameter import (
 )
 
 logger = logging.getLogger("nnl")
+
+# {parameter: the model that has made it, the initializer it was made of}
+_MADE: WeakKeyDictionary[Variable, tuple[ref[OnnxModel], str]] = WeakKeyDictionary()
 
 
 def load(
@@ -106,6 +112,7 @@ class OnnxModel:
         self._scope: Any = None  # where it was called last
         self._frozen = frozen
         self._names = parameter_names(n for n in floats if n in keep)
+        self._apart = False  # whether it is known that its names are free, or its own
         self._plans: ModelPlans | None = None
         self._check_operators()
 
@@ -144,6 +151,7 @@ class OnnxModel:
         except KeyError:
             return None
         if self._plans is None:
+            self._keep_apart()
             names = list(self._names.values())
             self._plans = ModelPlans(self.model, self.inputs, self._record, names)
         plans = self._plans
@@ -177,11 +185,47 @@ class OnnxModel:
             )
             return [finished(y) for y in outs]
 
+    def _keep_apart(self) -> None:
+        """Take names in a scope of its own where another model has parameters of these names."""
+        if self._apart:
+            return
+        self._apart = True
+        if not any(self._is_of_another(name, key) for name, key in self._names.items()):
+            return
+        stem = Path(self.model.file or self.model.graph.name).stem.strip("/ ") or "model"
+        places = (stem if i == 1 else f"{stem}_{i}" for i in itertools.count(1))
+        for place in places:
+            names = {name: f"{place}/{key}" for name, key in self._names.items()}
+            if not any(self._is_of_another(name, key) for name, key in names.items()):
+                break
+        logger.info(
+            "%s: its parameters are in the scope %r, as another model's have names of its own",
+            self.model.file or "an ONNX model",
+            place,
+        )
+        self._names = names
+
+    def _is_of_another(self, name: str, key: str) -> bool:
+        """Whether a parameter of this name is another's than what the initializer is for."""
+        found, value = get_parameter(key), self._values[name]
+        if found is None:
+            return False
+        if found.shape != value.shape:
+            return True
+        if found not in _MADE:
+            return False  # loaded from a file for this model, as far as anybody can know
+        maker, of = _MADE[found]
+        other = maker()
+        if other is self:
+            return False
+        return not np.array_equal(found.d if other is None else other._values[of], value)
+
     def _warn_of_strangers(self) -> None:
         """Say so when this scope holds parameters of these names before the first call in it.
 
         They may be the model's own, loaded from a file, or those of another model.
         """
+        self._keep_apart()
         scope = get_current_parameter_scope()
         if scope is self._scope:
             return
@@ -221,13 +265,19 @@ class OnnxModel:
         key = self._names.get(name)
         if key is None or self._values.get(name) is not value:
             return value
+        new = get_parameter(key) is None
         handle = get_parameter_or_create(
             key, value.shape, lambda shape: value, need_grad=name not in self._frozen
         )
+        if new:
+            made = get_parameter(key)
+            assert made is not None
+            _MADE[made] = ref(self), name
         return tagged(handle, value.dtype)
 
     def parameters(self) -> dict[str, Variable]:
         """The parameters of the current scope by initializer name; made if they do not exist."""
+        self._keep_apart()
         self._scope = get_current_parameter_scope()
         for name in self._names:
             self._initial(name, self._values[name])
@@ -235,7 +285,11 @@ class OnnxModel:
         return {name: v for name, v in found.items() if v is not None}
 
     def parameter_names(self) -> dict[str, str]:
-        """Name in the parameter registry by initializer name."""
+        """Name in the parameter registry by initializer name.
+
+        It begins with the name of the file, as a scope, where another model's parameters of the
+        same names are in the registry when this one is first called.
+        """
         return dict(self._names)
 
     def _check_operators(self) -> None:
