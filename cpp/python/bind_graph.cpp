@@ -89,16 +89,17 @@ const std::map<std::string, Make>& solvers_by_name() {
       {"AMSBound", made<solvers::AMSBound>},
       {"Lamb", made<solvers::Lamb>},
       {"Lion", made<solvers::Lion>},
+      {"Muon", made<solvers::Muon>},
   };
   return table;
 }
 
 // A parameter after an update with each of the gradients.
 nb::object updated(const std::string& name, PyArray w, nb::list gradients, double decay,
-                   double clip, double rate) {
+                   double clip, double rate, const std::string& key) {
   const auto solver = solvers_by_name().at(name)();
   Variable v = leaf_of(w);
-  solver->set_parameters({{"w", v}});
+  solver->set_parameters({{key, v}});
   if (rate >= 0) solver->set_learning_rate(rate);
   for (nb::handle g : gradients) {
     v.grad().copy_from(leaf_of(nb::cast<PyArray>(g)).data());
@@ -154,7 +155,8 @@ void bind_graph(nb::module_& m) {
     for (const auto& [name, make] : solvers_by_name()) names.push_back(name);
     return names;
   });
-  m.def("solver_updates", &updated);
+  m.def("solver_updates", &updated, nb::arg("solver"), nb::arg("w"), nb::arg("gradients"),
+        nb::arg("decay"), nb::arg("clip"), nb::arg("rate"), nb::arg("name") = "w");
   m.def("initial_values", &initial);
   m.def("network", &network);
   m.def("copy_parameters", [](const std::string& from, const std::string& to) {

@@ -73,7 +73,8 @@ SIZES_GPT2 = {
     "n_positions": "context_length",
     "layer_norm_epsilon": "attention.layer_norm_epsilon",
 }
-CONTROL = 3  # tokenizer.ggml.token_type of tokens that are no text
+# tokenizer.ggml.token_type: of tokens that are no text, and that are found before all others
+UNKNOWN, CONTROL, OWN = 2, 3, 4
 # tokenizer.ggml.pre -> how a text is cut before byte pairs are joined; () as GPT-2 does.
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|"
@@ -86,7 +87,10 @@ SPLITS: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 EMBEDDED = ("token_embd.weight", "position_embd.weight")
-REPLACED = ("rope_freqs.weight",)  # tensors that say what the metadata says
+# Of rotary positions: what their frequencies are divided by.
+FREQS, LONG, SHORT = ROPES = (
+    "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight",
+)  # fmt: skip
 
 
 def from_gguf(path: str | os.PathLike[str]) -> Pretrained:
@@ -99,7 +103,7 @@ def from_gguf(path: str | os.PathLike[str]) -> Pretrained:
         path: Of the architecture llama (Mistral and SmolLM too), qwen2, qwen3, gemma2, phi3, olmo2
             or gpt2.
     Raises:
-        ValueError: The file is damaged, has another architecture or type of tensor, scales its
+        ValueError: The file is damaged, has another architecture, type of tensor or scaling of its
             rotary positions, or tensors are missing or have no place; they are named.
         ShapeError: A tensor has another shape than the metadata says.
     Example:
@@ -120,7 +124,7 @@ def from_gguf(path: str | os.PathLike[str]) -> Pretrained:
     arrays: dict[str, Any] = {}
     groups: dict[str, Groups] = {}
     for name, tensor in tensors.items():
-        if name in REPLACED:
+        if name in ROPES:
             continue
         try:
             found = (
@@ -146,7 +150,8 @@ def from_gguf(path: str | os.PathLike[str]) -> Pretrained:
 
 
 class GgufText(Text):
-    """The tokenizer that the metadata of a file describes: byte pairs as GPT-2 has them."""
+    """The tokenizer that the metadata of a file describes: byte pairs as GPT-2 has them, or as
+    SentencePiece has them."""
 
     def __init__(self, metadata: Mapping[str, Any], where: str) -> None:
         try:
@@ -154,28 +159,25 @@ class GgufText(Text):
         except ImportError as e:
             raise ImportError(f"{where}: its tokens are read by tokenizers: {INSTALL}") from e
         own = {k.removeprefix("tokenizer.ggml."): v for k, v in metadata.items()}
-        tokens, merges = own.get("tokens", []), own.get("merges", [])
+        tokens = own.get("tokens", [])
         kind, split = own.get("model"), own.get("pre", "default")
-        if kind != "gpt2" or split not in SPLITS:
+        if kind != "llama" and (kind != "gpt2" or split not in SPLITS):
             raise ValueError(
                 f"{where}: tokenizer.ggml.model is {kind!r:.40} with pre {split!r:.40}, wanted "
-                f"gpt2 with {', '.join(SPLITS)}; pass tokens instead of texts"
+                f"llama, or gpt2 with {', '.join(SPLITS)}; pass tokens instead of texts"
             )
-        pairs = [tuple(m.split(" ", 1)) for m in merges]
         try:
-            model = t.models.BPE({token: i for i, token in enumerate(tokens)}, pairs)
+            make = _sentence_pieces if kind == "llama" else _byte_pairs
+            self.tokenizer = make(t, tokens, own)
         except Exception as e:  # what the package raises has no class of its own
             raise ValueError(f"{where}: its tokens are no byte pairs: {e}") from e
-        self.tokenizer = t.Tokenizer(model)
-        parts = [t.pre_tokenizers.Split(t.Regex(p), "isolated") for p in SPLITS[split]]
-        level = t.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not parts)
-        self.tokenizer.pre_tokenizer = t.pre_tokenizers.Sequence([*parts, level])
-        self.tokenizer.decoder = t.decoders.ByteLevel()
         kinds = own.get("token_type", [])
-        special = [x for x, k in zip(tokens, kinds, strict=False) if k == CONTROL]
+        of = dict(zip(tokens, kinds, strict=False))
+        special = [t.AddedToken(x, special=True, normalized=False) for x in of if of[x] == CONTROL]
         self.tokenizer.add_special_tokens(special)
+        self.tokenizer.add_tokens([t.AddedToken(x, normalized=False) for x in of if of[x] == OWN])
         self.where, begin = where, own.get("bos_token_id", -1)
-        if own.get("add_bos_token", False) and 0 <= begin < len(tokens):
+        if own.get("add_bos_token", kind == "llama") and 0 <= begin < len(tokens):
             self.tokenizer.post_processor = t.processors.TemplateProcessing(
                 single=[tokens[begin], "$A"], special_tokens=[(tokens[begin], begin)]
             )
@@ -190,6 +192,49 @@ class GgufText(Text):
         if not isinstance(self.chat, str):
             raise ValueError(f"{self.where}: the file has no chat template")
         return self.chat
+
+
+def _byte_pairs(t: Any, tokens: list[str], own: Mapping[str, Any]) -> Any:
+    pairs = [tuple(m.split(" ", 1)) for m in own.get("merges", [])]
+    found = t.Tokenizer(t.models.BPE({token: i for i, token in enumerate(tokens)}, pairs))
+    parts = [
+        t.pre_tokenizers.Split(t.Regex(p), "isolated") for p in SPLITS[own.get("pre", "default")]
+    ]
+    level = t.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not parts)
+    found.pre_tokenizer = t.pre_tokenizers.Sequence([*parts, level])
+    found.decoder = t.decoders.ByteLevel()
+    return found
+
+
+def _sentence_pieces(t: Any, tokens: list[str], own: Mapping[str, Any]) -> Any:
+    """The neighbours that make the token with the best score become it: merges, the best first."""
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    scores, kinds = own["scores"], own["token_type"]
+    if not len(scores) == len(kinds) == len(tokens):
+        raise ValueError(f"{len(tokens)} tokens, {len(scores)} scores, {len(kinds)} types")
+    merges = []
+    for i, token in enumerate(tokens):
+        if kinds[i] in (UNKNOWN, CONTROL, OWN):
+            continue
+        for k in range(1, len(token)):
+            a, b = vocabulary.get(token[:k]), vocabulary.get(token[k:])
+            if a is not None and b is not None:
+                merges.append((-scores[i], i, a, b))
+    unknown = next((x for x, k in zip(tokens, kinds, strict=True) if k == UNKNOWN), None)
+    found = t.Tokenizer(
+        t.models.BPE(
+            vocabulary, [(tokens[a], tokens[b]) for *_, a, b in sorted(merges)],
+            unk_token=unknown, fuse_unk=True, byte_fallback=True,
+        )
+    )  # fmt: skip
+    begins = own.get("add_space_prefix", True)
+    blank = t.normalizers.Replace(" ", "▁")
+    before = [t.normalizers.Prepend("▁")] if begins else []
+    found.normalizer = t.normalizers.Sequence([*before, blank])
+    decoders = [t.decoders.Replace("▁", " "), t.decoders.ByteFallback(), t.decoders.Fuse()]
+    after = [t.decoders.Strip(" ", 1, 0)] if begins else []
+    found.decoder = t.decoders.Sequence([*decoders, *after])
+    return found
 
 
 class _FromGguf(Pretrained):
@@ -221,9 +266,8 @@ def config_of(
         value = metadata.get(f"{kind}.{entry}")
         if value is not None:
             found[key] = round(value, 12) if isinstance(value, float) else value
-    scaling = metadata.get(f"{kind}.rope.scaling.type", "none")
-    if scaling != "none" or (kind != "gpt2" and "rope_freqs.weight" in tensors):
-        raise ValueError(f"{where}: rotary positions are scaled ({scaling}), which is not read")
+    if kind != "gpt2":
+        found |= _rotary(kind, metadata, tensors, where)
     table = tensors.get("token_embd.weight")
     if table is None or len(table.shape) != 2:
         raise ValueError(f"{where}: there is no matrix token_embd.weight")
@@ -236,6 +280,44 @@ def config_of(
     if kind == "gemma2":
         found["query_pre_attn_scalar"] = found.get("head_dim", 256)
     return found
+
+
+def _rotary(
+    kind: str, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str
+) -> dict[str, Any]:
+    """What a config.json would say of scaled rotary positions."""
+
+    def said(name: str, default: Any = None) -> Any:
+        return metadata.get(f"{kind}.rope.scaling.{name}", default)
+
+    scaling = said("type", "none")
+    factors = {
+        name: tensors[name].array().reshape(-1).tolist() for name in ROPES if name in tensors
+    }
+    before = said("original_context_length")
+    found: dict[str, Any] = {}
+    if FREQS in factors:  # of Llama 3, where the metadata says nothing more
+        factors = {LONG: factors[FREQS], SHORT: factors[FREQS]}
+        found["attention_factor"] = 1.0
+        before = before or metadata.get(f"{kind}.context_length")
+    if LONG in factors and SHORT in factors:
+        found |= {"long_factor": factors[LONG], "short_factor": factors[SHORT]}
+        scaling = "longrope"
+    elif scaling in ("linear", "yarn"):
+        found["factor"] = said("factor", 1.0)
+    elif scaling != "none":
+        raise ValueError(
+            f"{where}: {kind}.rope.scaling.type is {scaling!r:.40}, wanted none, linear, yarn, or "
+            f"the tensors {LONG} and {SHORT}"
+        )
+    else:
+        return {}
+    own = said("attn_factor")
+    if own is not None and "attention_factor" not in found:  # yarn multiplies its own by it
+        mild = 0.1 * np.log(found["factor"]) + 1 if scaling == "yarn" else 1.0
+        found["attention_factor"] = float(own * mild)
+    more = {} if before is None else {"original_max_position_embeddings": before}
+    return {"rope_scaling": {"rope_type": scaling, **found, **more}, **more}
 
 
 def _as_trained(

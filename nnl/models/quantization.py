@@ -17,7 +17,7 @@ from nnl.core.graph.variable import Variable
 from nnl.core.parameters.parameter import get_parameter, pop_parameter, set_parameter
 
 Array = np.ndarray[Any, Any]
-PARTS = ("codes", "scale", "offset")
+PARTS = ("codes", "scale", "offset", "order")
 TABLES = ("tokens", "positions", "types", "distances")  # of which embeddings take rows
 MOST_ROWS = 4096  # inputs of a layer that a calibration looks at
 
@@ -29,9 +29,11 @@ def present() -> bool:
 
 def product(x: Any, w: Callable[[], Any]) -> Any:
     """The product of x (m, n) with the weights of the current scope: `w`, unless quantized."""
-    codes, scale, offset = map(get_parameter, PARTS)
+    codes, scale, offset, order = map(get_parameter, PARTS)
     if codes is None:
         return F.batch_matmul(x, w(), transpose_b=True)
+    if order is not None:
+        x = F.gather(x, order, axis=1)
     bits, group_size = sizes_of(codes, scale, x.shape[-1])
     return F.quantized_matmul(x, codes, scale, offset, bits=bits, group_size=group_size)
 
@@ -44,15 +46,16 @@ def sizes_of(codes: Any, scale: Any, columns: int) -> tuple[int, int]:
 def groups_of(name: str, columns: int) -> Groups | None:
     """The quantized weights `name` of the current scope; None where there are none."""
     found = [get_parameter(f"{name}/{part}") for part in PARTS]
-    codes, scale, offset = (None if v is None else v.data.read("host") for v in found)
+    codes, scale, offset, order = (None if v is None else v.data.read("host") for v in found)
     if codes is None:
         return None
-    return Groups(codes, scale, offset, *sizes_of(codes, scale, columns))
+    return Groups(codes, scale, offset, *sizes_of(codes, scale, columns), order)
 
 
 def put(name: str, groups: Groups) -> None:
     """Let `name` of the current scope have these weights; a table that embeds keeps its W too."""
-    for part, value in zip(PARTS, groups, strict=False):
+    values = (groups.w, groups.scale, groups.offset, groups.order)
+    for part, value in zip(PARTS, values, strict=True):
         pop_parameter(f"{name}/{part}")
         if value is not None:
             v = Variable(value.shape)

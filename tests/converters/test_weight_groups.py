@@ -92,8 +92,13 @@ def test_gptq(bits, added):
     for g_idx in (None, order):
         groups = from_gptq(qweight, qzeros, scales, g_idx, bits, added)
         np.testing.assert_allclose(values(groups), want, rtol=1e-3, atol=1e-3 * np.abs(want).max())
-    with pytest.raises(ValueError, match="not in the order of columns"):
-        from_gptq(qweight, qzeros, scales, order[::-1], bits, added)
+    places = np.random.default_rng(2).permutation(64)  # desc_act: columns by their diagonal
+    qweight = words(codes[places], 0, bits)
+    groups = from_gptq(qweight, qzeros, scales, order[places], bits, added)
+    most = 1e-3 * np.abs(want).max()
+    np.testing.assert_allclose(groups.array(), want[:, places], rtol=1e-3, atol=most)
+    with pytest.raises(ValueError, match="g_idx is not 32 columns for each of 2 groups"):
+        from_gptq(qweight, qzeros, scales, np.zeros(64, np.int32), bits, added)
     with pytest.raises(ValueError, match="do not fit each other"):
         from_gptq(qweight, qzeros, scales[:, :8], None, bits, added)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import gguf
@@ -152,7 +153,7 @@ def test_layers_that_are_skipped_or_do_not_fit(tmp_path):
 # ---- GPTQ and AWQ ----
 
 
-def packed_folder(path, method, bits=4, size=32, **settings):
+def packed_folder(path, method, bits=4, size=32, mixed=False, **settings):
     """A checkpoint with packed layers, and the network with the weights that they stand for."""
     made = model()
     arrays = made.family.save(made.config, {k: v.d for k, v in made.parameters().items()})
@@ -165,9 +166,13 @@ def packed_folder(path, method, bits=4, size=32, **settings):
         real = np.repeat(scale.astype(np.float32), size, 0) * (codes - np.repeat(zeros, size, 0))
         arrays[name] = np.ascontiguousarray(real.T, np.float32)
         stem = name.removesuffix("weight")
+        if mixed:  # as desc_act has it
+            places = rng.permutation(columns)
+            codes, arrays[name] = codes[places], np.ascontiguousarray(arrays[name][:, places])
         if method == "gptq":
             parts = words(codes, 0, bits), words(zeros - 1, 1, bits)
-            arrays[f"{stem}g_idx"] = (np.arange(columns) // size).astype(np.int32)
+            of = np.arange(columns) // size
+            arrays[f"{stem}g_idx"] = (of[places] if mixed else of).astype(np.int32)
         else:
             order = (0, 2, 4, 6, 1, 3, 5, 7)
             parts = words(codes, 1, 4, order), words(zeros, 1, 4, order)
@@ -183,13 +188,25 @@ def packed_folder(path, method, bits=4, size=32, **settings):
     return made
 
 
-@pytest.mark.parametrize("method, bits", [("gptq", 4), ("gptq", 8), ("awq", 4)])
-def test_packed_checkpoints(method, bits, tmp_path):
-    want = scores(packed_folder(tmp_path / "m", method, bits))
+@pytest.mark.parametrize(
+    "method, bits, mixed",
+    [("gptq", 4, False), ("gptq", 8, False), ("gptq", 4, True), ("awq", 4, False)],
+)
+def test_packed_checkpoints(method, bits, mixed, tmp_path):
+    want = scores(packed_folder(tmp_path / "m", method, bits, mixed=mixed))
     with nn.parameter_scope("packed"):
         found = models.from_huggingface(tmp_path / "m")
         assert difference(scores(found), want) < 0.05  # activations of 8 bits
         assert found.parameters()["layer2/gate/codes"].d.nbytes == 96 * 64 * bits // 8
+        text, want = found.generate([5, 6, 7], 6), scores(found)
+        found.save_program(tmp_path / "m.nnlp", capacity=16, chunk=8)
+        tokens = np.array([[5, 6, 7, 0, 0, 0, 0, 0]])
+        program = nn.load_program(tmp_path / "m.nnlp")
+        y = program.run("read", tokens=tokens, before=[0], counts=[3])["scores"]
+        assert y.argmax() == text[0]
+        found.lora(2)
+        found.merge()  # weights again, in the order of the columns
+        assert difference(scores(found), want) < 0.05
 
 
 def test_packed_checkpoints_that_are_wrong(tmp_path):
@@ -218,7 +235,7 @@ NAMES = {
 }  # fmt: skip
 
 
-def write_gguf(path, made, kind, tokenizer=None, template=None):
+def write_gguf(path, made, kind, tokenizer=None, template=None, more=lambda writer: None):
     """What llama.cpp's converter would write of a Llama."""
     c = {**SIZES, **made.source}
     writer = gguf.GGUFWriter(path, "llama")
@@ -240,6 +257,7 @@ def write_gguf(path, made, kind, tokenizer=None, template=None):
         writer.add_token_merges([" ".join(m) for m in merges])
         writer.add_token_types([3, 3, 3] + [1] * (len(vocabulary) - 3))
         writer.add_chat_template(template)
+    more(writer)
     arrays = made.family.save(made.config, {k: v.d for k, v in made.parameters().items()})
     for name, value in arrays.items():
         stem = name.removesuffix(".weight")
@@ -296,6 +314,98 @@ def test_the_text_of_a_gguf(tmp_path):
         assert found.text.conversation(talk) == "<user>the cat</s>\n<assistant>"
 
 
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LONG = {"short_factor": [1.0, 1.2] * 4, "long_factor": [2.0, 3.0] * 4}
+
+
+def llama3_freqs(base=10000.0, width=16, before=16):
+    """The tensor that convert_hf_to_gguf.py of llama.cpp writes for LLAMA3."""
+    found = []
+    for i in range(0, width, 2):
+        length = 2 * np.pi * base ** (i / width)
+        smooth = (before / length - 1.0) / (4.0 - 1.0)
+        mild = 1 / ((1 - smooth) / 8.0 + smooth)
+        found.append(1 if length < before / 4 else 8 if length > before / 1 else mild)
+    return np.float32(found)
+
+
+def scaled(kind, factor, before, **more):
+    def add(writer):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
+        writer.add_rope_scaling_factor(factor)
+        writer.add_rope_scaling_orig_ctx_len(before)
+        if "attention" in more:
+            writer.add_rope_scaling_attn_factors(more["attention"])
+
+    return add
+
+
+def long_ropes(writer):
+    scaled("longrope", 1.0, 16, attention=1.1)(writer)
+    for part in ("long", "short"):
+        writer.add_tensor(f"rope_factors_{part}.weight", np.float32(LONG[f"{part}_factor"]))
+
+
+@pytest.mark.parametrize(
+    "scaling, add",
+    [
+        (LLAMA3, lambda writer: writer.add_tensor("rope_freqs.weight", llama3_freqs())),
+        ({"rope_type": "linear", "factor": 4.0}, scaled("linear", 4.0, 16)),
+        ({"rope_type": "yarn", "factor": 4.0}, scaled("yarn", 4.0, 16)),
+        (
+            {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "attention_factor": 2 * (0.1 * float(np.log(4)) + 1),
+            },
+            scaled("yarn", 4.0, 16, attention=2.0),
+        ),
+        ({"rope_type": "longrope", "attention_factor": 1.1, **LONG}, long_ropes),
+    ],
+)
+def test_rotary_positions_of_a_gguf_are_scaled(scaling, add, tmp_path):
+    before = {"original_max_position_embeddings": 16}
+    made = model(rope_scaling={**scaling, **before}, **before)
+    write_gguf(tmp_path / "m.gguf", made, "F32", more=add)
+    with nn.parameter_scope("read"):
+        found = models.from_gguf(tmp_path / "m.gguf")
+        for length in (9, 40):
+            ids = np.random.default_rng(1).integers(0, 96, (2, length))
+            assert difference(scores(found, ids), scores(made, ids)) < 1e-5
+
+
+def test_the_pieces_of_a_gguf_are_those_of_sentencepiece(tmp_path):
+    spm = pytest.importorskip("sentencepiece")
+    file = io.BytesIO()
+    lines = [line for text in texts.TEXTS for line in [text] * 5]
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=file, model_type="bpe", vocab_size=400,
+        byte_fallback=True, normalization_rule_name="identity", hard_vocab_limit=False,
+        remove_extra_whitespaces=False, minloglevel=2, character_coverage=0.99,
+    )  # fmt: skip
+    theirs = spm.SentencePieceProcessor(model_proto=file.getvalue())
+    ids = range(theirs.get_piece_size())
+
+    def add(writer):
+        writer.add_tokenizer_model("llama")
+        writer.add_token_list([theirs.id_to_piece(i) for i in ids])
+        writer.add_token_scores([theirs.get_score(i) for i in ids])
+        writer.add_token_types([
+            2 if theirs.is_unknown(i) else 3 if theirs.is_control(i) else 6 if theirs.is_byte(i)
+            else 1 for i in ids
+        ])  # fmt: skip
+        writer.add_bos_token_id(1)
+
+    made = model(vocab_size=len(ids))
+    write_gguf(tmp_path / "m.gguf", made, "F32", more=add)
+    with nn.parameter_scope("read"):
+        found = models.from_gguf(tmp_path / "m.gguf")
+    for line in [*texts.TEXTS, "  two  blanks ", "a\n\tb", "🙂🙃 x", "the mat and the cat", "Ä"]:
+        tokens = found.text.encode(line)
+        assert tokens == [1, *theirs.encode(line)], line
+        assert found.text.decode(tokens) == theirs.decode(tokens[1:])
+
+
 def test_gguf_that_is_not_read(tmp_path):
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "mamba")
     writer.add_tensor("token_embd.weight", np.zeros((4, 4), np.float32))
@@ -304,4 +414,8 @@ def test_gguf_that_is_not_read(tmp_path):
     writer.write_tensors_to_file()
     writer.close()
     with pytest.raises(ValueError, match="general.architecture is 'mamba', known are llama, qwen2"):
+        models.from_gguf(tmp_path / "m.gguf")
+    made = model()
+    write_gguf(tmp_path / "m.gguf", made, "F32", more=scaled("longrope", 4.0, 16))
+    with pytest.raises(ValueError, match="rope.scaling.type is 'longrope', wanted none, linear, y"):
         models.from_gguf(tmp_path / "m.gguf")

@@ -109,7 +109,7 @@ def test_every_solver_follows_the_trajectory_of_python(options):
     w = rng.normal(size=(3, 4)).astype(F32)
     gradients = [rng.normal(size=w.shape).astype(F32) for _ in range(5)]
     names = lib.solver_names()
-    assert len(names) == 18
+    assert len(names) == 19
     for name in names:
         p = Variable.from_numpy_array(w.copy(), need_grad=True)
         solver = getattr(S, name)()
@@ -128,6 +128,21 @@ def test_every_solver_follows_the_trajectory_of_python(options):
             lib.solver_updates(name, to_cpp(w), [to_cpp(g) for g in gradients], *arguments)
         )
         assert_close(got, p.d, F32, name)
+
+
+@pytest.mark.parametrize("key, shape", [("embed/W", (3, 4)), ("b", (4,)), ("w", (5, 2))])
+def test_muon_updates_by_name_and_shape(key, shape):
+    lib, rng = require_library(), np.random.default_rng(0)
+    w, *gradients = rng.normal(size=(6, *shape)).astype(F32)
+    p, solver = Variable.from_numpy_array(w.copy(), need_grad=True), S.Muon()
+    solver.set_parameters({key: p})
+    solver.set_learning_rate(0.02)
+    for g in gradients:
+        p.g = g
+        solver.weight_decay(0.3)
+        solver.update()
+    given = to_cpp(w), [to_cpp(g) for g in gradients], 0.3, 0.0, 0.02
+    assert_close(from_cpp(lib.solver_updates("Muon", *given, name=key)), p.d, F32, key)
 
 
 def test_initial_values_are_those_of_python_bit_for_bit():

@@ -5,6 +5,7 @@
 //   solver.set_parameters(params.get_parameters());
 //   solver.zero_grad(); loss.forward(); loss.backward(); solver.update();
 #pragma once
+#include <functional>
 #include <map>
 
 #include "nnl/parametric_functions.h"
@@ -41,6 +42,10 @@ class NNL_API Solver {
   // learning rate is called. fused: whether the op knows weight decay.
   Solver(const char* name, const char* op, const char* states, const char* rate,
          const Values& values, bool fused = false);
+  // Lets another op update the parameters that `takes` says, by name and shape. Its weight decay is
+  // `decay` x that of the solver.
+  void add_rule(const char* op, const char* states, const Values& values, double decay,
+                std::function<bool(const std::string&, const Shape&)> takes);
 
  private:
   struct Impl;
@@ -112,6 +117,14 @@ struct NNL_API Lamb : Solver {
 };
 struct NNL_API Lion : Solver {
   explicit Lion(double lr = 1e-4, double beta1 = 0.9, double beta2 = 0.99);
+};
+
+// Of the matrices; what else there is, and matrices whose names have the expression `adam`, have
+// the rule of AdamW with the same rate and decay lr x wd. match: steps are as long as AdamW's.
+struct NNL_API Muon : Solver {
+  explicit Muon(double lr = 1e-3, double momentum = 0.95, double wd = 0.1, bool nesterov = true,
+                int steps = 5, bool match = true, double beta1 = 0.9, double beta2 = 0.95,
+                double eps = 1e-8, const std::string& adam = "embed|tokens|positions|head");
 };
 
 }  // namespace solvers

@@ -2,7 +2,10 @@
 #include "nnl/solvers.h"
 
 #include <cmath>
+#include <deque>
+#include <iterator>
 #include <limits>
+#include <regex>
 #include <sstream>
 
 #include "graph.h"
@@ -41,18 +44,26 @@ void check_range(const std::string& where, const std::string& name, double x) {
 }  // namespace
 
 struct Solver::Impl {
+  struct Rule {
+    std::string op;
+    std::vector<std::string> states;
+    AttributeMap attributes;
+    double decay;  // of that of the solver
+    std::function<bool(const std::string&, const Shape&)> takes;
+  };
+
   struct Entry {
     std::string name;
     Variable w;
+    const Rule* rule;
     std::vector<Array> states;
     Array t{Spec{{}, DType::i64}};
     std::unique_ptr<Runner> runner;
     std::optional<double> decay;  // that the runner was made for
   };
 
-  std::string name, op;
-  std::vector<std::string> state_names;
-  AttributeMap attributes;
+  std::string name;
+  std::deque<Rule> rules;  // the first one takes what no other does
   bool fused;
   Array rate{Spec{{}, DType::f64}};
   std::optional<double> next_decay;
@@ -64,13 +75,42 @@ struct Solver::Impl {
     return nullptr;
   }
 
+  const Rule* rule_of(const std::string& key, const Variable& w) const {
+    for (const Rule& r : rules)
+      if (r.takes && r.takes(key, w.shape())) return &r;
+    return &rules.front();
+  }
+
+  // Values of a rule by the names of its attributes.
+  static AttributeMap attributes_of(const std::string& solver, const Values& values) {
+    AttributeMap found;
+    for (const auto& [key, value] : values) {
+      const bool flag = key == "bias_correction" || key == "fixed_decay" || key == "rectify" ||
+                        key == "nesterov" || key == "match" || key == "half";
+      if (flag) {
+        found[key] = value != 0;
+      } else if (key == "steps") {
+        found[key] = static_cast<int64_t>(value);
+      } else {
+        check_range(solver, key, value);
+        found[key] = value;
+      }
+    }
+    return found;
+  }
+
+  static std::vector<std::string> words_of(const char* text) {
+    std::istringstream stream(text);
+    return {std::istream_iterator<std::string>(stream), {}};
+  }
+
   // The op over one parameter: w, g, the states, t and the rate, as the rule names them.
   std::unique_ptr<Runner> runner_of(const Entry& e) {
     ProgramData p;
     ProgramStep step;
-    step.op = op, step.label = name + " of " + e.name, step.attributes = attributes,
-    step.view = true;
-    if (next_decay) step.attributes["wd"] = *next_decay;
+    step.op = e.rule->op, step.label = name + " of " + e.name;
+    step.attributes = e.rule->attributes, step.view = true;
+    if (next_decay) step.attributes["wd"] = *next_decay * e.rule->decay;
     const auto add = [&](const Spec& spec) {
       ProgramValue v;
       v.spec = spec, v.role = ProgramValue::Role::state;
@@ -87,7 +127,7 @@ struct Solver::Impl {
     }
     step.writes.push_back(static_cast<int>(step.in.size()));
     add(e.t.spec()), add(rate.spec());
-    if (op == "adabelief_update") {  // its third state follows t and the rate, or is left out
+    if (step.op == "adabelief_update") {  // its third state follows t and the rate, or is left out
       const size_t at = 4;
       if (e.states.size() > 2) {
         const int maximum = step.in[at];
@@ -139,19 +179,19 @@ struct Solver::Impl {
 Solver::Solver(const char* name, const char* op, const char* states, const char* rate,
                const Values& values, bool fused)
     : impl_(std::make_unique<Impl>()) {
-  impl_->name = name, impl_->op = op, impl_->fused = fused;
-  std::istringstream words(states);
-  for (std::string word; words >> word;) impl_->state_names.push_back(word);
-  for (const auto& [key, value] : values) {
-    const bool flag = key == "bias_correction" || key == "fixed_decay" || key == "rectify";
-    if (!flag) check_range(name, key, value);
-    if (key == rate)
-      set_learning_rate(value);
-    else
-      impl_->attributes[key] = flag ? Attribute(value != 0) : Attribute(value);
-  }
-  impl_->attributes["lr0"] = values.at(rate);
-  if (!fused || !impl_->attributes.count("wd")) impl_->attributes["wd"] = 0.0;
+  impl_->name = name, impl_->fused = fused;
+  AttributeMap attributes = Impl::attributes_of(name, values);
+  attributes.erase(rate);
+  set_learning_rate(values.at(rate));
+  attributes["lr0"] = values.at(rate);
+  if (!fused || !attributes.count("wd")) attributes["wd"] = 0.0;
+  impl_->rules.push_back({op, Impl::words_of(states), std::move(attributes), 1, {}});
+}
+
+void Solver::add_rule(const char* op, const char* states, const Values& values, double decay,
+                      std::function<bool(const std::string&, const Shape&)> takes) {
+  impl_->rules.push_back({op, Impl::words_of(states), Impl::attributes_of(impl_->name, values),
+                          decay, std::move(takes)});
 }
 
 Solver::~Solver() = default;
@@ -172,9 +212,8 @@ void Solver::set_parameters(const Parameters& parameters, bool reset, bool retai
       continue;
     }
     Impl::Entry made;
-    made.name = key, made.w = w;
-    for (size_t i = 0; i < impl_->state_names.size(); ++i)
-      made.states.emplace_back(Spec{w.shape()});
+    made.name = key, made.w = w, made.rule = impl_->rule_of(key, w);
+    for (size_t i = 0; i < made.rule->states.size(); ++i) made.states.emplace_back(Spec{w.shape()});
     if (known)
       *known = std::move(made);
     else
@@ -347,6 +386,34 @@ Lamb::Lamb(double eta, double beta1, double beta2, double gamma_l, double gamma_
 Lion::Lion(double lr, double beta1, double beta2)
     : Solver("Lion", "lion_update", "m", "lr", {{"lr", lr}, {"beta1", beta1}, {"beta2", beta2}},
              true) {}
+
+Muon::Muon(double lr, double momentum, double wd, bool nesterov, int steps, bool match,
+           double beta1, double beta2, double eps, const std::string& adam)
+    : Solver("Muon", "muon_update", "m", "lr",
+             {{"lr", lr},
+              {"momentum", momentum},
+              {"wd", wd},
+              {"nesterov", nesterov},
+              {"steps", steps},
+              {"match", match},
+              {"half", 0},
+              {"eps", 1e-7}},
+             true) {
+  if (steps < 1 || steps > 99)
+    throw ValueError("Muon: steps is " + std::to_string(steps) + ", wanted 1 to 99");
+  std::regex names;
+  try {
+    names = std::regex(adam);
+  } catch (const std::regex_error& e) {
+    throw ValueError("Muon: adam is '" + adam + "', which is no expression: " + e.what());
+  }
+  const bool any = !adam.empty();
+  add_rule("adam_update", "mean var",
+           {{"beta1", beta1}, {"beta2", beta2}, {"eps", eps}, {"wd", wd * lr}, {"lr0", lr}}, lr,
+           [names, any](const std::string& name, const Shape& shape) {
+             return shape.size() != 2 || (any && std::regex_search(name, names));
+           });
+}
 
 }  // namespace solvers
 }  // namespace nnl

@@ -15,18 +15,24 @@ AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # where column i of 8 lies in a word
 
 
 class Groups(NamedTuple):
-    """A matrix (rows, columns), as `nnl.functions.quantized_matmul` takes it."""
+    """A matrix (rows, columns), as `nnl.functions.quantized_matmul` takes it.
+
+    Attributes:
+        order: Where the columns of the groups stand in the matrix, if not in order.
+    """
 
     w: Array
     scale: Array
     offset: Array | None
     bits: int
     group_size: int
+    order: Array | None = None
 
     def array(self) -> Array:
         """The matrix in float32."""
         codes = unpacked(np, self.w, self.bits)
-        return np.asarray(values_of(np, codes, self.bits, self.scale, self.offset))
+        found = np.asarray(values_of(np, codes, self.bits, self.scale, self.offset))
+        return found if self.order is None else found[:, np.argsort(self.order)]
 
     def rows(self, order: Array) -> Groups:
         """The matrix with its rows in another order."""
@@ -143,18 +149,21 @@ def from_gptq(
         qweight: (columns bits / 32, rows), int32.
         qzeros: (groups, rows bits / 32), int32.
         scales: (groups, rows).
-        g_idx: The group of each column; None where they are in order.
+        g_idx: The group of each column, as many of each ("desc_act"); None where they are in order.
         added: 1, or 0 in the second version of the format.
     Raises:
-        ValueError: Sizes do not fit, or groups are not in order.
+        ValueError: Sizes do not fit, or groups have different numbers of columns.
     """
     codes = _fields(qweight, 0, bits)
     zeros = _fields(qzeros, 1, bits).astype(np.float32) + added
     columns, (groups, rows) = codes.shape[0], scales.shape
     size = _group_size(columns, groups, codes.shape[1] == rows and zeros.shape == scales.shape)
-    if g_idx is not None and not np.array_equal(g_idx, np.arange(columns) // size):
-        raise ValueError("its groups are not in the order of columns (desc_act), which is not read")
-    return _of_columns(codes, zeros, scales, bits, size)
+    if g_idx is None or np.array_equal(g_idx, np.arange(columns) // size):
+        return _of_columns(codes, zeros, scales, bits, size)
+    order = np.argsort(g_idx, kind="stable")
+    if not np.array_equal(g_idx[order], np.arange(columns) // size):
+        raise ValueError(f"g_idx is not {size} columns for each of {groups} groups")
+    return _of_columns(codes[order], zeros, scales, bits, size)._replace(order=order)
 
 
 def from_awq(qweight: Array, qzeros: Array, scales: Array, bits: int = 4) -> Groups:
