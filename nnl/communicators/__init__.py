@@ -12,6 +12,7 @@ from nnl.communicators.multi_process import (
     single_or_rankzero,
 )
 from nnl.communicators.parallel.checkpoints import Checkpoints
+from nnl.communicators.parallel.experts import mixture_of_experts
 from nnl.communicators.parallel.layers import (
     affine,
     convolution,
@@ -21,6 +22,7 @@ from nnl.communicators.parallel.layers import (
     softmax_cross_entropy,
 )
 from nnl.communicators.parallel.mesh import Axis, Mesh
+from nnl.communicators.parallel.pipeline import Pipeline, balanced
 from nnl.communicators.parallel.sharding import shard
 from nnl.core.interpreters.context import Context
 
@@ -44,13 +46,16 @@ __all__ = [
     "MultiProcessCommunicator",
     "MultiProcessDataParalellCommunicator",
     "MultiProcessDataParallelCommunicator",
+    "Pipeline",
     "affine",
+    "balanced",
     "convolution",
     "create_communicator",
     "current_communicator",
     "dropout",
     "embed",
     "layer_normalization",
+    "mixture_of_experts",
     "shard",
     "single_or_rankzero",
     "softmax_cross_entropy",

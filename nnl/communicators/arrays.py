@@ -98,28 +98,35 @@ class ArrayCollectives:
         spec = Spec.of(x.shape, x.dtype)
         return x.copy() if source == place else self.receive(spec, source, group)
 
-    def send(self, x: Any, to: int, group: str) -> None:
+    def send(self, x: Any, to: int, group: str, name: str = "") -> None:
         """Send an array to a place of a group, without waiting until it is there."""
         g = self._group("send", group)
         if to == g.main.rank:
             raise ValueError(f"send: to is {to}, this rank itself, in group {group!r}")
         host = np.ascontiguousarray(SPACES[self.space].to_host(x))
-        g.main.send_to(to, f"send({_text(x)}) in group {group!r}", host)
+        g.main.send_to(to, f"send({_text(x)}) {name} in group {group!r}", host)
 
-    def receive(self, spec: Spec, source: int, group: str) -> Any:
+    def receive(self, spec: Spec, source: int, group: str, name: str = "") -> Any:
         """The array of this shape and dtype that a place of a group sends.
 
+        Args:
+            name: That it was sent with. Arrays of other names that come before it are kept for
+                the calls that want them.
         Raises:
             CommunicatorError: It sends another one, has died or does not come.
         """
         g = self._group("receive", group)
-        text, data = g.main.receive_from(source, f"receive({spec}) in group {group!r}")
-        wanted = f"send({spec}) in group {group!r}"
-        if text != wanted:
-            raise CommunicatorError(
-                f"rank {self.rank} waits for {wanted}, but rank {g.ranks[source]} has come to "
-                f"{text} (documentation: distributed#when-something-goes-wrong)"
-            )
+        wanted = f"send({spec}) {name} in group {group!r}"
+        early = g.early.setdefault(source, {})
+        while wanted not in early:
+            text, data = g.main.receive_from(source, f"receive({spec}) {name} in group {group!r}")
+            early[text] = data
+            if text != wanted and text.partition(") ")[2] == wanted.partition(") ")[2]:
+                raise CommunicatorError(
+                    f"rank {self.rank} waits for {wanted}, but rank {g.ranks[source]} has come to "
+                    f"{text} (documentation: distributed#when-something-goes-wrong)"
+                )
+        data = early.pop(wanted)
         return SPACES[self.space].from_host(data.view(spec.dtype).reshape(spec.shape))
 
     def _small(self, x: Any) -> bool:

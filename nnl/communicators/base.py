@@ -27,6 +27,7 @@ class Group:
     Attributes:
         main: For calls of the user's thread. background: for reductions while backward goes on;
             of its own, so that the order of either does not depend on the other's.
+        early: Arrays by the place that has sent them and their names; see receive().
     """
 
     def __init__(self, name: str, ranks: Sequence[int], main: Any, background: Any) -> None:
@@ -34,6 +35,7 @@ class Group:
         self.main: Channel = main
         self.background: Channel = background
         background.foreground = False
+        self.early: dict[int, dict[str, Any]] = {}
 
 
 class Communicator(ArrayCollectives):

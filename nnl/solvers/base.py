@@ -282,11 +282,11 @@ class Solver(Stated):
             raise ValueError(f"{where}: clip_norm is {clip_norm!r}, wanted a number >= 0")
         apart = [v for v in self.get_parameters().values() if getattr(v, "layout", None)]
         if apart and limit:  # whose norms take other ranks
-            from nnl.solvers.clip import clip_grad_norm
+            from nnl.solvers.clip import clip_together
 
             self._hooked("clip_grad_by_norm", pre_hook, post_hook)
             for v in self.get_parameters().values():
-                clip_grad_norm([v], limit)
+                clip_together([v], limit, stages=False)
             return
         self._map_gradients(
             "clip_grad_by_norm", "clip_gradient", pre_hook, post_hook, clip_norm=limit

@@ -46,12 +46,17 @@ def clip_grad_norm(
     limit = number("clip_grad_norm", "max_norm", max_norm)
     if not 0.0 < limit < math.inf:
         raise ValueError(f"clip_grad_norm: max_norm is {max_norm!r}, wanted a finite number > 0")
-    there = [(v, STATE.interpreter.now.gradient(v)) for v in _variables(parameters)]
+    return clip_together(_variables(parameters), limit)
+
+
+def clip_together(variables: list[Variable], limit: float, stages: bool = True) -> Any:
+    """As clip_grad_norm. stages: Whether parameters of other stages of a pipeline count as well."""
+    there = [(v, STATE.interpreter.now.gradient(v)) for v in variables]
     grads = [g for _, g in there if g is not None]
     with using(auto_forward=False):
         if not grads:
             return NdArray()
-        total = _norm(there)
+        total = _norm(there, stages)
         factor = OPS["r_div_scalar"](OPS["maximum_scalar"](total, limit), limit)
         by_rank = {n: OPS["reshape"](factor, shape=(1,) * n) for n in {len(g.shape) for g in grads}}
         inputs = [(g, by_rank[len(g.shape)]) for g in grads]
@@ -60,7 +65,7 @@ def clip_grad_norm(
     return total
 
 
-def _norm(there: list[tuple[Variable, Any]]) -> Any:
+def _norm(there: list[tuple[Variable, Any]], stages: bool) -> Any:
     """The norm of all gradients, of which other ranks may have parts."""
     norm, stack = OPS["norm"], OPS["stack"]
     by_axes: dict[Any, list[Any]] = {}
@@ -68,8 +73,8 @@ def _norm(there: list[tuple[Variable, Any]]) -> Any:
     for v, g in there:
         layout = getattr(v, "layout", None)
         axes = tuple(layout.axes()) if layout is not None else ()
-        pipe = layout.pipe if layout is not None else pipe
-        if g is not None:
+        pipe = layout.pipe if layout is not None and stages else pipe
+        if g is not None and (layout is None or layout.counted or not stages):
             by_axes.setdefault(axes, []).append(norm(g))
     norms = []
     for axes, some in by_axes.items():

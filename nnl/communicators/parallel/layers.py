@@ -53,17 +53,26 @@ def parameter(name: str, shape: Sequence[int], init: Any, *splits: Split) -> Any
     return get_parameter_or_create(name, layout.block, init, True)
 
 
-def _check(name: str, over: Any, split: Any) -> None:
+def check_axis_of_mesh(name: str, over: Any) -> None:
+    """
+    Raises:
+        TypeError: over is something else.
+    """
     if not isinstance(over, Axis):
         raise TypeError(f"{name}: over is {shown(over)}, wanted an axis of a mesh, mesh.model")
+
+
+def _check(name: str, over: Any, split: Any) -> None:
+    check_axis_of_mesh(name, over)
     if split not in (OUT, IN):
         raise ValueError(f"{name}: split is {shown(split)}, wanted {OUT!r} or {IN!r}")
 
 
-def _divide(name: str, what: str, size: int, n: int) -> int:
-    """
+def divide(name: str, what: str, size: int, n: int) -> int:
+    """Size of the part of each of n ranks.
+
     Raises:
-        ShapeError: n ranks do not divide the size.
+        ShapeError: They do not divide the size.
     """
     if size % n:
         raise ShapeError(f"{name}: {size} {what}, wanted a multiple of the {n} ranks of over")
@@ -140,7 +149,7 @@ def affine(
     init = glorot(inmaps, n_outmaps) if w_init is None else w_init
     b_init = ZERO if b_init is None else b_init
     if split == OUT:
-        _divide("affine", "n_outmaps", n_outmaps, over.size * groups)
+        divide("affine", "n_outmaps", n_outmaps, over.size * groups)
         w = parameter("W", (inmaps, n_outmaps), init, Split(1, over, groups))
         b = parameter("b", (n_outmaps,), b_init, Split(0, over, groups)) if with_bias else None
         y = F.affine(_begin(inp, over, sequence), w, b, base_axis=base_axis)
@@ -174,7 +183,7 @@ def embed(inp: Input, n_inputs: int, n_features: int, over: Any, initializer: An
         (1, 2, 4)
     """
     _check("embed", over, OUT)
-    rows = _divide("embed", "rows", n_inputs, over.size)
+    rows = divide("embed", "rows", n_inputs, over.size)
     if initializer is None:
         initializer = UniformInitializer((-np.sqrt(3.0), np.sqrt(3.0)))
     w = parameter("W", (n_inputs, n_features), initializer, Split(0, over))
@@ -238,7 +247,7 @@ def convolution(
     how = {"pad": pad, "stride": stride, "dilation": dilation}
     shape = (outmaps, inmaps, *kernel)
     if split == OUT:
-        _divide("convolution", "outmaps", outmaps, over.size)
+        divide("convolution", "outmaps", outmaps, over.size)
         w = parameter("W", shape, init, Split(0, over))
         b = parameter("b", (outmaps,), b_init, Split(0, over)) if with_bias else None
         y = F.convolution(over.replicate(inp), w, b, **how)

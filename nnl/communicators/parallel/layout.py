@@ -43,6 +43,7 @@ class Layout:
         data: Other ranks that store the same and have other data.
         pipe: The ranks among which only this one's stage has the parameter.
         again: The whole is put together again in backward, not kept.
+        counted: Whether its gradient is a part of the norm of all; else another stage's copy is.
     """
 
     shape: tuple[int, ...]
@@ -51,6 +52,7 @@ class Layout:
     data: Axis | None = None
     pipe: Axis | None = None
     again: bool = False
+    counted: bool = True
 
     @property
     def block(self) -> tuple[int, ...]:
