@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import faulthandler
 import os
+import signal
 import sys
 import threading
 import time
@@ -31,6 +32,7 @@ HEAD_BYTES = 12  # of a record: three numbers
 MAIL = 32000  # the tag of messages from one rank to another; MPI grants tags up to 32767
 SPINS = 200  # looks for a message before the thread goes to sleep between them, about 0.1 ms
 NAP_S = 50e-6
+STACK_S = 0.5  # that a rank gets to write its stack
 LOOK_S = 0.25  # between two looks whether the others are alive
 
 STARTED_BY = ("PMI_SIZE", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE")  # variables of mpiexec
@@ -98,6 +100,11 @@ class World:
         host = self.MPI.Get_processor_name()
         places = self.comm.allgather((host, os.getpid()))
         self.pids = {r: pid for r, (h, pid) in enumerate(places) if h == host}
+        self.shows_stack = hasattr(faulthandler, "register") and (
+            signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL  # else the script's own
+        )
+        if self.shows_stack:
+            faulthandler.register(signal.SIGUSR1)
         _remove_names_of_shared_files()
         self.busy: dict[int, tuple[float, str]] = {}  # {thread: (deadline, what it transfers)}
         self.channels: list[MpiChannel] = []
@@ -113,6 +120,19 @@ class World:
     def dead(self, ranks: Sequence[int]) -> list[int]:
         """Those of the ranks whose processes have ended, as far as this node can tell."""
         return [r for r in ranks if r in self.pids and not _lives(self.pids[r])]
+
+    def stopped(self, ranks: Sequence[int]) -> list[int]:
+        """Those of the ranks whose processes were stopped, as by SIGSTOP, on this machine."""
+        return [r for r in ranks if r in self.pids and _state(self.pids[r]) in "Tt"]
+
+    def show_stacks(self, ranks: Sequence[int]) -> None:
+        """Let ranks of this machine write where they are, to stderr; stopped ones go on for it."""
+        for r in ranks if self.shows_stack else ():
+            if r in self.pids and r != self.rank:
+                _say(f"rank {r} is here:")
+                os.kill(self.pids[r], signal.SIGUSR1)
+                os.kill(self.pids[r], signal.SIGCONT)
+                time.sleep(STACK_S)
 
     @contextmanager
     def watched(self, call: str) -> Iterator[None]:
@@ -133,8 +153,12 @@ class World:
             for deadline, call in list(self.busy.values()):
                 dead = self.dead(range(self.size))
                 if dead or time.monotonic() > deadline:
+                    still = self.stopped(range(self.size))
                     why = f"rank {dead[0]} has died" if dead else f"no end in {self.timeout:g} s"
+                    why += f": rank {still[0]} was stopped" if still and not dead else ""
                     _say(f"rank {self.rank}: {call}: {why}")
+                    if still and self.rank == min({*range(self.size)} - {*still}):
+                        self.show_stacks(still)
                     self.abort()
 
     def _failed(self, kind: Any, error: Any, traceback: Any) -> None:
@@ -184,11 +208,17 @@ def _lives(pid: int) -> bool:
         return False
     except PermissionError:
         return True
+    return _state(pid) not in "ZX"
+
+
+def _state(pid: int) -> str:
+    """The state of a process as /proc has it: R, S, D, T, Z, X; R where there is no /proc, or the
+    process has ended just now: the next look will tell."""
     try:
         with open(f"/proc/{pid}/stat") as f:
-            return f.read().rpartition(")")[2].split()[0] not in "ZX"
+            return f.read().rpartition(")")[2].split()[0]
     except OSError:
-        return True  # no /proc here, or the process has ended just now: the next look will tell
+        return "R"
 
 
 class MpiChannel(Channel):
@@ -327,9 +357,13 @@ class MpiChannel(Channel):
             seen = there
             if now - start > self.world.timeout:
                 names = " and ".join([f"rank {r}" for r in missing])
+                still = self.world.stopped(missing)
+                more = f"; rank {still[0]} was stopped" if still else ""
+                if self.world.rank == min({*self.ranks} - {*missing}):
+                    self.world.show_stacks(missing)
                 raise CommunicatorError(
                     f"rank {self.world.rank} waits in {call}: {names} did not come within "
-                    f"{self.world.timeout:g} s (NNL_COMMUNICATOR_TIMEOUT; "
+                    f"{self.world.timeout:g} s{more} (NNL_COMMUNICATOR_TIMEOUT; "
                     "documentation: distributed#when-something-goes-wrong)"
                 )
 

@@ -62,6 +62,15 @@ CASES = {
             r"distributed#when-something-goes-wrong\)"
         ],
     ),
+    "stopped": (
+        "os.kill(os.getpid(), 19)",
+        "comm.all_reduce(x)",
+        [
+            r"rank 0 waits in call 2, all_reduce\(.*: rank 1 did not come within 3 s; "
+            r"rank 1 was stopped \(NNL_COMMUNICATOR_TIMEOUT",
+            r'nnl: rank 1 is here:\n(.*\n)*  File ".*script.py", line \d+ in <module>',
+        ],
+    ),
     "killed during backward": (
         "os.kill(os.getpid(), 9)",
         "loss.backward(communicator_callbacks=comm.all_reduce_callback(w.grad, 10))",

@@ -17,6 +17,8 @@ from typing import Any
 from nnl.cli.errors import UsageError
 from nnl.cli.training.rank import GRACE_S, LINK, LOOK_S, die_with_parent, signal_name
 
+ANSWER_S = 5  # seconds in which a machine answers
+
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `launch` to the parser of `nnl`."""
@@ -24,7 +26,17 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-n", type=int, default=1, metavar="N", help="number of processes (1)")
+    parser.add_argument(
+        "-n", type=int, metavar="N", help="number of processes: those of --hosts, or 1"
+    )
+    parser.add_argument(
+        "--hosts",
+        metavar="A:4,B:4",
+        help="machines to run on, with their numbers of processes; those of the job under Slurm",
+    )
+    parser.add_argument(
+        "--restarts", type=int, default=0, metavar="N", help="start again after a failure (0 times)"
+    )
     parser.add_argument("script", help="a Python file, or train: the command")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
     parser.set_defaults(run=launch)
@@ -48,25 +60,83 @@ def launch(args: argparse.Namespace) -> int:
 
     Otherwise it is the exit code of the rank that failed first, 128 + n for a signal n that ended
     the rank or this launcher. Every process gets its share of the cores as threads, unless
-    OMP_NUM_THREADS is set.
+    OMP_NUM_THREADS is set. With --restarts a job that has failed begins again, on those machines
+    of --hosts that are there; NNL_RESTART tells the script how often.
     """
-    if args.n < 1:
-        raise UsageError(f"launch: -n is {args.n}, wanted a number of processes >= 1")
+    hosts = hosts_of(args.hosts)
+    n = args.n if args.n is not None else sum(hosts.values()) or 1
+    if n < 1:
+        raise UsageError(f"launch: -n is {n}, wanted a number of processes >= 1")
+    if hosts and n > sum(hosts.values()):
+        raise UsageError(f"launch: -n is {n}, but --hosts has room for {sum(hosts.values())}")
+    if args.restarts < 0:
+        raise UsageError(f"launch: --restarts is {args.restarts}, wanted a number >= 0")
     program = [args.script, *args.args]
     if not Path(args.script).is_file():
         if args.script != "train":
             raise ValueError(f"launch: there is no file {args.script}")
         program = ["-m", "nnl.cli.main", "--mpi", *program]
+    code = 1
+    for attempt in range(args.restarts + 1):
+        there = hosts if attempt == 0 else {h: k for h, k in hosts.items() if is_there(h)}
+        if hosts and not there:
+            print("nnl launch: no machine of --hosts answers", file=sys.stderr)
+            return code
+        away = [h for h in hosts if h not in there]
+        own = min(n, sum(there.values())) if hosts else n
+        if attempt:
+            without = f", without {', '.join(away)}" if away else ""
+            print(
+                f"nnl launch: restart {attempt} of {args.restarts}, with {own} processes{without}",
+                file=sys.stderr,
+            )
+        code, ended = start(own, there, program, attempt)
+        if code == 0 or ended:
+            break
+    return code
+
+
+def hosts_of(text: str | None) -> dict[str, int]:
+    """{machine: number of processes} of "a:4,b:4".
+
+    Raises:
+        UsageError: It is something else.
+    """
+    found: dict[str, int] = {}
+    for part in (text or "").split(",") if text is not None else ():
+        host, _, number = part.strip().partition(":")
+        if not host or host in found or not (number or "1").isdigit() or number == "0":
+            raise UsageError(f"launch: --hosts is {text!r}, wanted machines as in a:4,b:4")
+        found[host] = int(number or 1)
+    return found
+
+
+def is_there(host: str) -> bool:
+    """Whether a machine answers; mpiexec starts processes there by ssh."""
+    if host in ("localhost", socket.gethostname()):
+        return True
+    ask = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={ANSWER_S}", host, "true"]
+    try:
+        return subprocess.run(ask, capture_output=True, timeout=2 * ANSWER_S).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def start(n: int, hosts: dict[str, int], program: list[str], attempt: int) -> tuple[int, bool]:
+    """Run the processes once; the exit code, and whether a signal to this process ended them."""
     environment = dict(os.environ)
-    environment.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // args.n, 1)))
+    most = max(hosts.values(), default=n)
+    environment.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // most, 1)))
+    environment["NNL_RESTART"] = str(attempt)
     # -P: the folder of rank.py has modules with names of Python's own
     rank = [sys.executable, "-P", str(Path(__file__).with_name("rank.py")), *program]
+    where = ["-hosts", ",".join(f"{h}:{k}" for h, k in hosts.items())] if hosts else []
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
             environment[LINK] = f"{theirs.fileno()}:{os.fstat(theirs.fileno()).st_ino}"
             process = subprocess.Popen(
-                [mpiexec(), "-n", str(args.n), *rank],
+                [mpiexec(), *where, "-n", str(n), *rank],
                 env=environment,
                 pass_fds=[theirs.fileno()],
                 preexec_fn=die_with_parent(signal.SIGTERM),
@@ -74,8 +144,8 @@ def launch(args: argparse.Namespace) -> int:
         return follow(process, ours)
 
 
-def follow(process: subprocess.Popen[bytes], link: socket.socket) -> int:
-    """Wait for mpiexec and give the job's exit code; a signal to this process ends the job.
+def follow(process: subprocess.Popen[bytes], link: socket.socket) -> tuple[int, bool]:
+    """Wait for mpiexec; the job's exit code, and whether a signal to this process ended the job.
 
     Whatever way this process ends, `link` closes, and with it end the ranks on this machine.
     """
@@ -106,10 +176,10 @@ def follow(process: subprocess.Popen[bytes], link: socket.socket) -> int:
             signal.signal(n, handler)
     if caught:
         print(f"nnl launch: ended by {signal_name(caught[0])}", file=sys.stderr)
-        return 128 + caught[0]
+        return 128 + caught[0], True
     if codes:
-        return int(codes.split()[0])
+        return int(codes.split()[0]), False
     if code:
         how = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
         print(f"nnl launch: mpiexec {how}", file=sys.stderr)
-    return 128 - code if code < 0 else code
+    return 128 - code if code < 0 else code, False
