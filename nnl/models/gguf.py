@@ -274,9 +274,8 @@ def config_of(
     found["vocab_size"] = table.shape[0]
     found["tie_word_embeddings"] = "output.weight" not in tensors
     found["attention_bias"] = kind == "llama" and "blk.0.attn_q.bias" in tensors
-    end = metadata.get("tokenizer.ggml.eos_token_id")
-    if end is not None:
-        found["eos_token_id"] = end
+    ends = [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+    found["eos_token_id"] = list(dict.fromkeys(end for end in ends if end is not None))
     if kind == "gemma2":
         found["query_pre_attn_scalar"] = found.get("head_dim", 256)
     return found

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writing: what transformers writes, token by token, and distributions of what is drawn."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -88,6 +90,16 @@ def test_texts_end_at_the_tokens_that_the_folder_names(tmp_path):
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [7, 9]}')
     nn.clear_parameters()
     assert models.from_huggingface(tmp_path).writer.ends == (7, 9)
+
+
+def test_the_tokenizers_end_ends_too(tmp_path):
+    network().to_huggingface(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": 7}')
+    added = {"7": {"content": "<eos>"}, "9": {"content": "<|im_end|>"}}
+    said = {"eos_token": {"content": "<|im_end|>"}, "added_tokens_decoder": added}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
+    with nn.parameter_scope("ends"):
+        assert models.from_huggingface(tmp_path).writer.ends == (7, 9)
 
 
 def test_a_text_ends_with_the_last_position():

@@ -55,6 +55,32 @@ def test_parameters_are_the_memory_of_the_file_in_its_types(folder):
     assert read_folder(folder / "again", "test")[GATE].dtype == half
 
 
+T5 = {"model_type": "t5", "vocab_size": 20, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_heads": 2}
+
+
+@pytest.mark.parametrize(
+    "config, table, kept",
+    [
+        ({**SIZES, "tie_word_embeddings": True}, "model.embed_tokens.weight", "lm_head.weight"),
+        ({**T5, "num_layers": 1}, "shared.weight", "encoder.embed_tokens.weight"),
+        ({**T5, "num_layers": 1, "tie_word_embeddings": False}, "shared.weight",
+         "decoder.embed_tokens.weight"),
+    ],
+)  # fmt: skip
+def test_a_shared_table_may_have_any_of_its_names(config, table, kept, tmp_path):
+    models.from_config(config).to_huggingface(tmp_path)
+    nn.clear_parameters()
+    want = models.from_huggingface(tmp_path).parameters()["tokens/W"].d.copy()
+    changed(tmp_path, lambda arrays: arrays.update({kept: arrays.pop(table)}))
+    nn.clear_parameters()
+    found = models.from_huggingface(tmp_path).parameters()["tokens/W"].d
+    np.testing.assert_array_equal(found, want)
+    if config.get("tie_word_embeddings") is False:
+        changed(tmp_path, lambda arrays: arrays.pop(kept))  # the head is no table then
+        with pytest.raises(ValueError, match=f"1 tensors are missing: {table}"):
+            models.from_huggingface(tmp_path)
+
+
 def test_missing_and_extra_tensors_are_listed(folder):
     changed(folder, lambda arrays: [arrays.pop(GATE), arrays.pop("model.norm.weight")])
     with pytest.raises(ValueError, match=f"2 tensors are missing: {GATE}, model.norm.weight"):

@@ -334,6 +334,7 @@ def scaled(kind, factor, before, **more):
         writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
         writer.add_rope_scaling_factor(factor)
         writer.add_rope_scaling_orig_ctx_len(before)
+        writer.add_eot_token_id(5)  # of turns
         if "attention" in more:
             writer.add_rope_scaling_attn_factors(more["attention"])
 
@@ -369,6 +370,7 @@ def test_rotary_positions_of_a_gguf_are_scaled(scaling, add, tmp_path):
     write_gguf(tmp_path / "m.gguf", made, "F32", more=add)
     with nn.parameter_scope("read"):
         found = models.from_gguf(tmp_path / "m.gguf")
+        assert found.writer.ends == ((2,) if scaling is LLAMA3 else (2, 5))
         for length in (9, 40):
             ids = np.random.default_rng(1).integers(0, 96, (2, length))
             assert difference(scores(found, ids), scores(made, ids)) < 1e-5

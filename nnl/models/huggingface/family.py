@@ -17,6 +17,9 @@ from nnl.core.parameters.parameter import get_parameters, parameter_scope, witho
 Array = np.ndarray[Any, Any]
 LEAVES = {"W": "weight", "b": "bias", "gamma": "weight", "beta": "bias"}
 MOST_LISTED = 8
+HEAD = "lm_head.weight"
+# What is the table of tokens too: files that keep shared tensors once may keep any of the names.
+SAME_TABLE = (HEAD, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 KINDS: tuple[tuple[Any, str], ...] = (
     (bool, "true or false"),
     ((int, float), "a number"),
@@ -197,9 +200,13 @@ class Family:
         arrays = {_renamed(name): a for name, a in arrays.items()}
         shapes = self.shapes(config)
         names = self.names(config, shapes, list(arrays))
+        table = names.get("tokens/W", [""])[0]
+        for name in SAME_TABLE if table and table not in arrays else ():
+            if name in arrays and (name != HEAD or getattr(config, "tied", 0)):
+                arrays[table] = arrays[name]
         used = {name for several in names.values() for name in several}
         missing = sorted(used - set(arrays))
-        ignored = f"{self.ignored}|^lm_head.weight$" if getattr(config, "tied", 0) else self.ignored
+        ignored = f"{self.ignored}|^{HEAD}$" if getattr(config, "tied", 0) else self.ignored
         extra = sorted(n for n in arrays if n not in used and not re.search(ignored, n))
         for what, which in (("are missing", missing), ("have no place in it", extra)):
             if which:

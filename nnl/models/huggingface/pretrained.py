@@ -46,7 +46,7 @@ from nnl.models.huggingface.family import Array, Config, Family
 from nnl.models.huggingface.learning import Learns
 from nnl.models.huggingface.packed import unpacked
 from nnl.models.huggingface.stored import described
-from nnl.models.huggingface.text import Text
+from nnl.models.huggingface.text import Text, end_of
 from nnl.models.huggingface.vectors import Embeds
 from nnl.models.stack import CHECKPOINTING, checkpointing
 
@@ -130,6 +130,8 @@ class Pretrained(Speaks, Learns, Embeds, Adapts):
         ends = [] if ends is None else ends if isinstance(ends, list) else [ends]
         if not all(type(t) is int for t in ends):
             raise ValueError(f"{self.where}: eos_token_id is {ends!r:.60}, wanted whole numbers")
+        named = end_of(self.folder, self.where) if self.folder else []
+        ends = [*ends, *(t for t in named if t not in ends)]
         if self.family.reads is None:
             return Writer(self, self.config, ends)
         said = Config({**self.source, **settings}, self.where)

@@ -170,6 +170,19 @@ def tokenizer_of(source: str | bytes, where: str, name: str) -> Any:
     return found
 
 
+def end_of(folder: Path, where: str) -> list[int]:
+    """The token that ends a text, as tokenizer_config.json names it; none if it does not.
+
+    Models that talk may end their turns with it, and have others in generation_config.json.
+    """
+    file = folder / "tokenizer_config.json"
+    settings = read_json(file, where) if file.is_file() else {}
+    end, added = content_of(settings.get("eos_token")), settings.get("added_tokens_decoder")
+    if not isinstance(end, str) or not isinstance(added, Mapping):
+        return []
+    return [int(i) for i, token in added.items() if content_of(token) == end and i.isdecimal()]
+
+
 def content_of(token: Any) -> Any:
     """The text of a special token, which may be described."""
     return token.get("content") if isinstance(token, Mapping) else token
