@@ -15,6 +15,7 @@ from nnl.core.arrays.array import NdArray
 from nnl.core.graph.variable import Variable
 from nnl.core.interpreters.caches import Plans
 from nnl.core.interpreters.context import STATE
+from nnl.core.interpreters.switches import auto_forward
 from nnl.graph.program.program import Program
 from nnl.graph.recording.recording import Compiled
 from nnl.workspace.tensor import Known, Operator, Tensor, _NeedsValue, check_fed, needed
@@ -63,7 +64,8 @@ class Function:
         if updater is not None:
             targets += [g for _, g in updater.pairs]
         self.operators, self.leaves = needed(targets, self.inputs, self.givens)
-        self.known: set[Tensor] = set()  # inputs whose values programs depend on
+        self.known: set[Tensor] = set()  # whose values programs depend on
+        self.open = [t for t in self.leaves if t.kept and None in (t.sizes or (None,))]
         self.wrt = {x for op in self.operators for x in op.wrt}
         self.plans = Plans()
         taken = self.workspace.functions
@@ -98,7 +100,8 @@ class Function:
                 made = self._run(arrays)
                 break
             except _Unknown as more:
-                self.known |= more.inputs
+                self.known |= more.tensors
+                self.first = needed(self.known, self.inputs, self.givens)
         results = []
         for t, v in zip(self.outputs, made, strict=True):
             data = v.data if isinstance(v, Variable) else NdArray.from_numpy_array(v)
@@ -122,18 +125,20 @@ class Function:
         return list(self.plans.values())[-1]
 
     def _run(self, arrays: Mapping[Tensor, np.ndarray[Any, Any]]) -> Any:
+        known = self._before(arrays) if self.known else {}
         given: list[Any] = []
         key: list[Any] = [STATE.target]
-        for t, array in arrays.items():
-            if t in self.known:
+        for t, array in {**known, **arrays}.items():
+            if t in known:
                 given.append(Known(array))
                 key.append(given[-1])
             else:
                 given.append(Variable.from_numpy_array(array, need_grad=array.dtype.kind == "f"))
                 key.append(given[-1].spec)
+        key += [self._kept(t).shape for t in self.open]
         compiled = self.plans.find(tuple(key))
         if compiled is None or not compiled.valid():
-            write = partial(self._write, tuple(arrays))
+            write = partial(self._write, (*known, *[t for t in arrays if t not in known]))
             compiled = self.plans.put(tuple(key), lambda: Compiled.of(write, tuple(given), {}))
         return compiled.run([v for v in given if isinstance(v, Variable)])
 
@@ -144,13 +149,13 @@ class Function:
             values[t] = v.array if isinstance(v, Known) else v
         for t in self.leaves:
             if t not in values:
-                parameter = self.workspace.parameter(t.key)
-                assert parameter is not None
-                values[t] = parameter.unlinked(need_grad=t in self.wrt)
+                values[t] = self._kept(t).unlinked(need_grad=t in self.wrt)
         self._replace(values)
         before = {t: values[t] for t in self.leaves}
         written: dict[Tensor, Any] = {}
         for op in self.operators:
+            if all(t in values for t in op.outputs):
+                continue  # given, or known before
             try:
                 made = op.run({**values, **before} if op.wrt else values)
             except _NeedsValue as error:
@@ -175,11 +180,9 @@ class Function:
         if self.updater is not None:
             self.updater.write([values[g] for _, g in self.updater.pairs], self.update)
         for t, v in new:
-            parameter = self.workspace.parameter(t.key)
-            assert parameter is not None
             if not isinstance(v, Variable):
                 v = Variable.from_numpy_array(np.asarray(v, t.dtype))
-            parameter.data.copy_from(v.data)
+            self._kept(t).data.copy_from(v.data)
         return results
 
     def _replace(self, values: dict[Tensor, Any]) -> None:
@@ -187,19 +190,37 @@ class Function:
             if t not in values and (not isinstance(v, Tensor) or v in values):
                 values[t] = values[v] if isinstance(v, Tensor) else np.asarray(v, t.dtype)
 
+    def _kept(self, t: Tensor) -> Variable:
+        parameter = self.workspace.parameter(t.key)
+        assert parameter is not None
+        return parameter
+
     def _unknown(self, op: Operator, error: _NeedsValue, values: Mapping[Tensor, Any]) -> Exception:
-        """What of the inputs must be known, so that it is written down again for their values."""
-        wanted = [t for t in op.tensors if values.get(t) is error.value] or op.tensors
-        operators, leaves = needed(wanted, self.inputs, self.givens)
-        found = {t for t in leaves | set(wanted) if not t.kept and t not in self.known}
-        found |= {t for o in operators for t in o.tensors if t in self.inputs} - self.known
-        found &= set(self.inputs) | leaves
-        if not found:
+        """Whose values must be known, so that it is written down again for them."""
+        unknown = [t for t in op.tensors if isinstance(values.get(t), Variable)]
+        found = [t for t in unknown if values[t] is error.value]
+        found = found or [t for t in unknown if np.dtype(t.dtype).kind != "f"] or unknown
+        found = [t for t in found if t not in self.known]
+        makers = needed(found, self.inputs, self.givens)[0]
+        if not found or any(not o.constant for o in makers):
             return ValueError(
                 f"Function: {op.type} ({op.outputs[0].name}) must know {error.what} before it "
-                "runs, and it is computed"
+                "runs, and that is drawn at random"
             )
-        return _Unknown(found)
+        return _Unknown(set(found))
+
+    def _before(self, arrays: Mapping[Tensor, np.ndarray[Any, Any]]) -> dict[Tensor, Any]:
+        """The values that programs depend on, of which some are computed before each run."""
+        operators, leaves = self.first
+        values: dict[Tensor, Any] = dict(arrays)
+        values |= {x: self._kept(x) for x in leaves if x not in arrays}
+        self._replace(values)
+        with auto_forward(True):
+            for op in operators:
+                values.update(zip(op.outputs, op.run(values), strict=True))
+                self._replace(values)
+        found = [(t, values[t]) for t in self.known]
+        return {t: np.array(v.d if isinstance(v, Variable) else v, t.dtype) for t, v in found}
 
 
 def _copied(v: Any) -> Any:
@@ -208,6 +229,6 @@ def _copied(v: Any) -> Any:
 
 
 class _Unknown(Exception):
-    def __init__(self, inputs: set[Tensor]) -> None:
-        super().__init__(inputs)
-        self.inputs = inputs
+    def __init__(self, tensors: set[Tensor]) -> None:
+        super().__init__(tensors)
+        self.tensors = tensors

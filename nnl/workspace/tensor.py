@@ -160,7 +160,7 @@ class Tensor:
             if self.sizes is None
             else ", ".join("?" if d is None else str(d) for d in self.sizes)
         )
-        return f"<{type(self).__name__} {self.name!r} {self.dtype.name}[{sizes}]>"
+        return f"<{type(self).__name__} {self.name!r} {np.dtype(self.dtype).name}[{sizes}]>"
 
 
 def _arithmetic(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -194,6 +194,7 @@ class Operator:
             outputs of a Function the old one.
         after: Tensors that are computed before it, and whenever it is.
     Attributes:
+        constant: Whether it gives the same whenever its inputs are the same.
         anchor: The name under which a run alone leaves what its gradient needs.
         number: Operators run in the order in which they were made.
     Raises:
@@ -201,6 +202,7 @@ class Operator:
     """
 
     numbers = itertools.count()
+    constant = True
     wrt: tuple[Tensor, ...] = ()  # of gradients: what they are with respect to
 
     def __init__(
@@ -223,7 +225,10 @@ class Operator:
         self.workspace, self.type, self.compute = workspace, type, compute
         self.inputs, self.arguments = tuple(inputs), dict(arguments or {})
         self.number = next(self.numbers)
-        found = self._probe(count)
+        if shapes is not None and dtypes is not None and None not in shapes:
+            found = [(s, d, None) for s, d in zip(shapes, dtypes, strict=True)]
+        else:
+            found = self._probe(count)
         name = workspace.unique(name or type)
         self.outputs: tuple[Tensor, ...] = ()
         for i in range(count):

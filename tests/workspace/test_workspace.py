@@ -112,10 +112,29 @@ def test_programs_for_values_that_shapes_depend_on(workspace):
     assert len(f.plans) == 2
 
 
-def test_what_kept_values_decide_is_refused(workspace):
-    w = kept(workspace, "w", [2])
-    y = (w * 2).make("rows", lambda w: value_of(w, "its size"), knows=True)
-    with pytest.raises(ValueError, match="rows .* must know its size before it runs, and it is"):
+def test_programs_for_what_is_computed_of_fed_and_kept_values(workspace):
+    """A slice of a length that is computed: one program for each length, not for each start."""
+    w, i = kept(workspace, "w", [2]), Tensor(workspace, "i", (), np.int64)
+    data = kept(workspace, "data", np.arange(12))
+    size = (i * 2 + 3) - i * 2
+
+    def rows(data, i, size):
+        assert not isinstance(i, np.ndarray)
+        at = F.reshape(i, (1,)) + F.arange(0, int(value_of(size, "size")))
+        return F.gather(data, at, axis=0)
+
+    y = data.make("rows", rows, i.make("as", lambda i: i), size, knows=True)
+    f = Function([i], [y])
+    for start in (1, 5, 8):
+        assert f(start)[0].tolist() == [start, start + 1, start + 2]
+    assert len(f.plans) == 1
+    times = data.make("times", lambda x, w: x * float(value_of(w, "w")[0]), w * 2, knows=True)
+    f = Function([], [times], {w: w + 1})
+    assert [f()[0][1] for _ in range(3)] == [4, 6, 8]
+    drawn = data.make("draw", lambda x: F.rand(shape=()), knows=True)
+    drawn.operator.constant = False
+    y = drawn.make("of", lambda x: value_of(x, "its size"), knows=True)
+    with pytest.raises(ValueError, match="of .* must know its size before it runs, and that is dr"):
         Function([], [y])()
 
 
