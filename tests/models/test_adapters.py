@@ -246,7 +246,7 @@ def test_rows_of_dora_have_the_lengths_that_are_trained(bits):
     if bits:
         made.quantize(bits)
     before = scores(made)
-    trained = made.lora(4, targets="all-linear", dora=True)
+    trained = made.lora(4, targets=["q_proj", "up_proj"], dora=True)
     assert difference(scores(made), before) < (1e-2 if bits else 1e-5)
     drawn({k: v for k, v in trained.items() if "magnitude" not in k})
     rng = np.random.default_rng(1)

@@ -100,9 +100,9 @@ class Served:
             raise Refused("failed", f"{self.path.name} does not answer: {how}") from None
         if answer.status >= 400:
             with answer:
-                error = json.loads(answer.read())["error"]
+                said = json.loads(answer.read())["error"]
             code = CODES.get(answer.status, "invalid" if answer.status < 500 else "failed")
-            raise Refused(code, error["message"], None, error["param"])
+            raise Refused(code, said["message"], None, said["param"])
         return answer
 
     def end(self) -> None:
