@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from . import commands, headers, reference
+from . import commands, dialects, headers, reference
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,4 +40,5 @@ MARKERS = {
     "commands": commands.others,
     "script": commands.script,
     "headers": headers.headers,
+    "caffe-layers": dialects.caffe_layers,
 }

@@ -252,6 +252,16 @@ class Operator:
         """Its inputs that are tensors."""
         return [x for x in self.inputs if isinstance(x, Tensor)]
 
+    def infer_again(self) -> None:
+        """Let the shapes of its results follow those of its inputs, which have changed.
+
+        Raises:
+            ValueError: The inputs do not fit the function any more.
+        """
+        found = self._probe(len(self.outputs))
+        for out, (shape, _, samples) in zip(self.outputs, found, strict=True):
+            out.sizes, out.samples = shape, samples
+
     def run(self, values: Mapping[Tensor, Any]) -> list[Any]:
         """Write it down: the values of its results of those of its inputs."""
         given = [values[x] if isinstance(x, Tensor) else x for x in self.inputs]
@@ -269,7 +279,10 @@ class Operator:
         """Shapes and types of the results, found by writing it down at two sizes."""
         runs: list[list[Any] | None] = []
         for probe in range(len(PROBES)):
-            runs.append(self._at([x.samples[probe] for x in self.tensors]))
+            if probe and all(x.sizes and None not in x.sizes for x in self.tensors):
+                runs.append(runs[0])  # nothing is open
+            else:
+                runs.append(self._at([x.samples[probe] for x in self.tensors]))
         if None in runs:
             # of any axes at all one size may tell how many the results have
             ranks = [x.samples[0] for x in self.tensors]

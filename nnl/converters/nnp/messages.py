@@ -8,7 +8,7 @@ numbers are those of NNabla 1.38 to 1.40; text files name their fields and fit e
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
@@ -23,8 +23,9 @@ class Field(NamedTuple):
         message: The message it belongs to.
         name, number: Name and number in that message; "" and 0 declare a message without fields.
         type: A protobuf scalar type, the name of a message of the table, or map<string,Message>.
-        label: singular, repeated or map.
+        label: singular, repeated, packed or map.
         oneof: Name of the one-of group it is in, empty for none.
+        default: Of proto2, empty for none.
     """
 
     message: str
@@ -33,6 +34,7 @@ class Field(NamedTuple):
     type: str
     label: str = "singular"
     oneof: str = ""
+    default: str = ""
 
 
 def rows(table: str) -> list[Field]:
@@ -44,24 +46,38 @@ def rows(table: str) -> list[Field]:
     ]
 
 
-def build(table: Iterable[Field]) -> dict[str, Any]:
-    """Message classes by name: proto3, no package, unknown fields kept.
+def build(
+    table: Iterable[Field],
+    syntax: str = "proto3",
+    enums: Mapping[str, Mapping[str, int]] | None = None,
+) -> dict[str, Any]:
+    """Message classes by name: no package, unknown fields kept.
 
+    Args:
+        enums: {name of a type: {name of a value: its number}}.
     Raises:
-        ValueError: A type is neither a protobuf scalar nor a message of the table.
+        ValueError: A type is neither a protobuf scalar nor a message or enum that is given.
     """
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     fields = list(table)
     names = list(dict.fromkeys(f.message for f in fields))
     kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="nnl/nnabla.proto", syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(name="nnl/nnabla.proto", syntax=syntax)
     of = {name: file.message_type.add(name=name) for name in names}
+    enums = enums or {}
+    for name, values in enums.items():
+        # in a message of its own, which the names of its values need not share
+        enum = file.message_type.add(name=f"{name}Enum").enum_type.add(name=name)
+        for value, number in values.items():
+            enum.value.add(name=value, number=number)
 
     def describe(message: Any, f: Field) -> Any:
         d = message.field.add(name=f.name, number=f.number, label=kinds.LABEL_OPTIONAL)
         if f.type in of:
             d.type, d.type_name = kinds.TYPE_MESSAGE, f".{f.type}"
+        elif f.type in enums:
+            d.type, d.type_name = kinds.TYPE_ENUM, f".{f.type}Enum.{f.type}"
         elif f"TYPE_{f.type.upper()}" in kinds.Type.keys():
             d.type = kinds.Type.Value(f"TYPE_{f.type.upper()}")
         else:
@@ -83,8 +99,12 @@ def build(table: Iterable[Field]) -> dict[str, Any]:
             d.type, d.type_name = kinds.TYPE_MESSAGE, f".{f.message}.{entry_name}"
             continue
         d = describe(message, f)
-        if f.label == "repeated":
+        if f.label in ("repeated", "packed"):
             d.label = kinds.LABEL_REPEATED
+        if f.label == "packed":
+            d.options.packed = True
+        if f.default:
+            d.default_value = f.default
         if f.oneof:
             groups = [o.name for o in message.oneof_decl]
             if f.oneof not in groups:

@@ -91,15 +91,15 @@ def join_parameters(parameters: Iterable[Found]) -> bytes:
         data = np.ascontiguousarray(value, "<f4").tobytes()
         body = [head.SerializeToString()]
         if data:
-            body += [_number(_DATA << 3 | _LENGTH), _number(len(data)), data]
+            body += [varint(_DATA << 3 | _LENGTH), varint(len(data)), data]
         if need_grad:
-            body += [_number(_NEED_GRAD << 3 | _VARINT), b"\1"]
-        parts += [_number(_PARAMETER << 3 | _LENGTH), _number(sum(map(len, body))), *body]
+            body += [varint(_NEED_GRAD << 3 | _VARINT), b"\1"]
+        parts += [varint(_PARAMETER << 3 | _LENGTH), varint(sum(map(len, body))), *body]
     return b"".join(parts)
 
 
-def _number(value: int) -> bytes:
-    """A number that is not negative, seven bits per byte."""
+def varint(value: int) -> bytes:
+    """A number that is not negative as protobuf writes it, seven bits per byte."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

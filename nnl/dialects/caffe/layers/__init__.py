@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layers, by what they do; each notes itself in `layer.KINDS`."""
+
+from nnl.dialects.caffe.layers import data, detection, losses, neurons, recurrent, shapes, vision
+
+__all__ = ["data", "detection", "losses", "neurons", "recurrent", "shapes", "vision"]
