@@ -410,6 +410,12 @@ class Solver(Stated):
                     execute(bind(op, attrs, STATE.target, specs), datas)
                     _after(update_post_hook)
         self._next_decay = None
+        if self.split_over is not None:
+            comm, group, _ = self.split_over
+            ws = [v for v in self.get_parameters().values() if now.gradient(v) is not None]
+            arrays = ws if not STATE.interpreter.has_values else [v.data for v in ws]
+            if ws:
+                OPS["gather_pieces"](*arrays, count=len(ws), comm=comm, group=group)
 
     def weight_decay_is_fused(self) -> bool:
         """Whether weight_decay() acts inside update() instead of on the gradients."""
