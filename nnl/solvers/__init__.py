@@ -3,7 +3,6 @@
 
 from nnl.core.ops.suggest import module_getattr
 from nnl.solvers import joined as _joined  # noqa: F401  (an op that plans make)
-from nnl.solvers import split as _split  # noqa: F401  (an op that C.shard lets solvers use)
 from nnl.solvers.adagrad import Adadelta, Adagrad, RMSprop, RMSpropGraves
 from nnl.solvers.adam import AdaBelief, Adam, Adamax, AdamW
 from nnl.solvers.amsgrad import AMSGRAD, AdaBound, AMSBound

@@ -22,6 +22,7 @@ from nnl.core.ops.suggest import SOLVER, knows_elsewhere
 from nnl.core.parameters.warn_once import warn_once
 from nnl.solvers.gradient import change, has_inf, has_inf_or_nan, has_nan, order_of
 from nnl.solvers.hyperparameters import check_names, checked, not_negative, number
+from nnl.solvers.split import Pieces
 from nnl.solvers.states import Stated
 
 Hook = Callable[[], None]
@@ -29,13 +30,24 @@ MASTER = "master"  # the state that is a parameter of 16 bits in float32
 
 
 class _Entry:
-    """A parameter with its states; `inputs` are what follows (w, g) in the inputs of its step."""
+    """A parameter with its states; `inputs` are what follows (w, g) in the inputs of its step.
 
-    __slots__ = ("rule", "variable", "pstate", "t", "inputs")
+    Attributes:
+        piece: The same with this rank's piece as its variable, where ranks have pieces.
+    """
+
+    __slots__ = ("rule", "variable", "pstate", "t", "inputs", "piece")
 
     def __init__(
-        self, op: Op, variable: Variable, pstate: dict[str, Variable], t: Variable, lr: Variable
+        self,
+        op: Op,
+        variable: Variable,
+        pstate: dict[str, Variable],
+        t: Variable,
+        lr: Variable,
+        over: Pieces | None = None,
     ) -> None:
+        self.piece = None if over is None else _Entry(op, over.of(variable), pstate, t, lr)
         self.rule, self.variable, self.pstate, self.t = op, variable, pstate, t
         if variable.spec.dtype.kind in "biu":  # as `w.d = [1, 2]` leaves it
             variable.data.cast(np.float32)
@@ -69,7 +81,7 @@ class Solver(Stated):
         fused: Whether weight decay is part of the rule instead of being added to the gradient.
 
     Attributes:
-        split_over: (communicator, group, its size) of the ranks that split_states has named.
+        split_over: What is done with pieces, for the ranks that split_states has named.
 
     Inside a function that nnl.compile records, the methods that change gradients or parameters
     record that instead of doing it.
@@ -92,7 +104,7 @@ class Solver(Stated):
             return  # a script's class that passes every call on to a solver
         self._lr = _scalar(self.info[self.rate], np.float64)
         self._next_decay: float | None = None
-        self.split_over: tuple[Any, str, int] | None = None
+        self.split_over: Pieces | None = None
         self._plans: dict[Any, Any] = {}  # of the latest update, by kinds of parameters
         self._groups: dict[Any, tuple[Any, list[_Entry]]] | None = None
         self._target = STATE.target  # that they are for
@@ -170,7 +182,7 @@ class Solver(Stated):
                 names = (*names, MASTER)
             pstate = _zeros(self._state_shape(variable), names) if old is None else old.pstate
             t = _scalar(0, np.int64) if old is None else old.t
-            self._entries[key] = _Entry(rule, variable, pstate, t, self._lr)
+            self._entries[key] = _Entry(rule, variable, pstate, t, self._lr, self.split_over)
 
     setup = set_parameters
 
@@ -187,7 +199,7 @@ class Solver(Stated):
         """
         check_elementwise(self, "split_states")
         states, ranks = self.get_states(), comm.find_group(group)
-        self.split_over = comm, group, len(ranks)
+        self.split_over = Pieces(comm, group)
         self.set_parameters(self.get_parameters())
         for state in states.values():
             for name, v in state.pstate.items():
@@ -196,7 +208,7 @@ class Solver(Stated):
 
     def _state_shape(self, variable: Variable) -> tuple[int, ...]:
         over = self.split_over
-        return variable.shape if over is None else (-(-variable.size // over[2]),)
+        return variable.shape if over is None else over.shape(variable.size)
 
     def _settings(self, rule: Op, decay: float | None) -> dict[str, Any]:
         """The hyperparameters of a rule; `decay` in place of its own rate, if given."""
@@ -208,9 +220,6 @@ class Solver(Stated):
         if MASTER in entry.pstate:
             given = {"rule": entry.rule.name, "dtype": entry.variable.spec.type_name}
             attrs = OPS["master_update"].attrs(**given, **attrs.as_dict())
-        if self.split_over is not None:
-            comm, group, _ = self.split_over
-            attrs = OPS["split_step"].attrs(rule=attrs, comm=comm, group=group)
         return attrs
 
     def _alike(self) -> dict[Any, tuple[Any, list[_Entry]]]:
@@ -221,7 +230,7 @@ class Solver(Stated):
                 kind = entry.rule, entry.variable.spec.type_name * (MASTER in entry.pstate)
                 if kind not in self._groups:
                     self._groups[kind] = self._step(entry), []
-                self._groups[kind][1].append(entry)
+                self._groups[kind][1].append(entry if entry.piece is None else entry.piece)
         return self._groups
 
     def get_parameters(self) -> OrderedDict[str, Variable]:
@@ -397,6 +406,10 @@ class Solver(Stated):
             warn_once(f"{self.name}.update: there are no parameters: call set_parameters first")
         hooked = self._hooked("update", update_pre_hook, update_post_hook)
         now = STATE.interpreter.now
+        taken: list[tuple[Variable, Variable]] = []
+        if self.split_over is not None:
+            pieces = [(e.variable, e.piece.variable) for e in self._entries.values() if e.piece]
+            taken = self.split_over.take(pieces)
         for kind, (attrs, entries) in self._alike().items():
             if self._next_decay is not None:
                 attrs = self._step(entries[0], self._next_decay)
@@ -411,11 +424,7 @@ class Solver(Stated):
                     _after(update_post_hook)
         self._next_decay = None
         if self.split_over is not None:
-            comm, group, _ = self.split_over
-            ws = [v for v in self.get_parameters().values() if now.gradient(v) is not None]
-            arrays = ws if not STATE.interpreter.has_values else [v.data for v in ws]
-            if ws:
-                OPS["gather_pieces"](*arrays, count=len(ws), comm=comm, group=group)
+            self.split_over.give(taken)
 
     def weight_decay_is_fused(self) -> bool:
         """Whether weight_decay() acts inside update() instead of on the gradients."""

@@ -3,96 +3,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from nnl.core.arrays.array import NdArray
 from nnl.core.arrays.spec import Spec
+from nnl.core.graph.variable import Variable
 from nnl.core.interpreters.context import STATE
-from nnl.core.interpreters.dispatch import bind, execute
 from nnl.core.ops.describe import Alone
 from nnl.core.ops.op import OPS, Cost, Sample, op
 
-
-def _written(attrs: Any) -> tuple[int, ...]:
-    return tuple(attrs.rule.op.written(attrs.rule))
+LARGE = 1 << 16  # bytes: a piece that is not worth copying beside others
 
 
-def piece(w: Any, comm: Any, group: str) -> tuple[int, slice]:
+def piece(size: int, comm: Any, group: str) -> tuple[int, slice]:
     """The size of the pieces of an array, and which elements are this rank's."""
     ranks = comm.find_group(group)
-    each, place = -(-w.size // len(ranks)), ranks.index(comm.rank)
-    return each, slice(min(place * each, w.size), min((place + 1) * each, w.size))
+    each, place = -(-size // len(ranks)), ranks.index(comm.rank)
+    return each, slice(min(place * each, size), min((place + 1) * each, size))
 
 
-def flat(xp: Any, a: Any) -> Any:
-    """All elements one after the other: a view, unless the array lies otherwise."""
-    return xp.ascontiguousarray(a).reshape(-1)
-
-
-@op("split_step", keep=("arrays",), writes=_written, view=True)
-class split_step:
-    r"""This rank's piece of one step of a solver's rule; gather_pieces brings the others.
-
-    The elements of w and g, one after the other, are cut into pieces, the last ones shorter, and
-    the rule gets one of them. It must not depend on others'.
+@op("take_piece")
+class take_piece:
+    """This rank's piece of the elements of an array, one after the other; zeros at its end.
 
     Args:
-        arrays: The inputs of the rule; the states have rank 1 and the size of a piece.
-        rule: The attributes of the rule.
         comm, group: The communicator, and the name of a group of it.
-    Source: Rajbhandari et al., ZeRO, arXiv:1910.02054, section 5.1.
     """
 
-    rule: object
     comm: object
     group: str = "world"
 
-    def infer(self, *arrays):
-        return arrays[0]
+    def infer(self, x):
+        return x.with_shape((piece(x.size, self.comm, self.group)[0],))
 
-    def forward(self, xp, *arrays):
-        w, g, *rest = arrays
-        own = piece(w, self.comm, self.group)[1]
-        whole = flat(xp, w)
-        states = [a[: own.stop - own.start] if a is not None and a.ndim else a for a in rest]
-        given = [whole[own], flat(xp, g)[own], *states]
-        rule: Any = self.rule
-        if xp is np:  # by the kernel of the context
-            arrays_of = [None if a is None else NdArray.holding(_spec(a), "host", a) for a in given]
-            specs = tuple([None if a is None else a.spec for a in arrays_of])
-            execute(bind(rule.op, rule, STATE.target, specs), arrays_of)
-        else:
-            rule.forward(xp, *given)
-        if not xp.shares_memory(whole, w):
-            w[...] = whole.reshape(w.shape)
-        return w
+    def forward(self, xp, x):
+        each, own = piece(x.size, self.comm, self.group)
+        y = xp.zeros(each, x.dtype)
+        y[: own.stop - own.start] = xp.ascontiguousarray(x).reshape(-1)[own]
+        return y
 
-    def cost(self, *arrays):
-        return Cost(6 * arrays[0].size, sum(2 * a.nbytes for a in arrays if a is not None))
+    def cost(self, x):
+        return Cost(0, 2 * piece(x.size, self.comm, self.group)[0] * x.dtype.itemsize)
 
     def samples(rng):
-        rule = OPS["momentum_update"].attrs(momentum=0.5)
-        w, g, m = (rng.normal(size=(2, 3)) for _ in range(3))
-        arrays = w, g, m.reshape(-1), np.array(3), np.array(0.1)
-        yield Sample(*arrays, rule=rule, comm=Alone(), grad=(False,) * 5)
+        yield Sample(rng.normal(size=(2, 3)), comm=Alone(), grad=(False,))
 
 
-def _spec(a: Any) -> Spec:
-    return Spec.of(a.shape, a.dtype)
-
-
-def _all(attrs: Any) -> tuple[int, ...]:
+def _wholes(attrs: Any) -> tuple[int, ...]:
     return tuple(range(attrs.count))
 
 
-@op("gather_pieces", outputs=("*y",), keep=("w",), writes=_all)
+@op("gather_pieces", outputs=("*y",), keep=("arrays",), writes=_wholes)
 class gather_pieces:
-    """Give every rank of a group the pieces of arrays that the others have computed, at once.
+    """Put arrays together from the pieces that the ranks of a group have, all at once.
 
     Args:
-        w: The arrays, cut as by split_step; written.
+        arrays: The arrays, which are written, then their pieces as of take_piece.
         count: Their number. comm, group: The communicator, and the name of a group of it.
     """
 
@@ -100,29 +67,91 @@ class gather_pieces:
     comm: object
     group: str = "world"
 
-    def infer(self, *w):
-        return tuple([a.with_shape((0,)) for a in w])
+    def infer(self, *arrays):
+        return tuple([a.with_shape((0,)) for a in arrays[: self.count]])
 
-    def forward(self, xp, *w):
-        for dtype in dict.fromkeys([a.dtype for a in w]):
-            some = [a for a in w if a.dtype == dtype]
-            cuts = [piece(a, self.comm, self.group) for a in some]
-            n, total = len(self.comm.find_group(self.group)), sum(each for each, _ in cuts)
-            mine, rows = xp.zeros(total, dtype), xp.empty((n, total), dtype)
-            at = 0
-            for a, (each, own) in zip(some, cuts, strict=True):
-                mine[at : at + own.stop - own.start] = flat(xp, a)[own]
-                at += each
-            self.comm.gather(xp, mine, self.group, rows)
-            at = 0
-            for a, (each, _) in zip(some, cuts, strict=True):
-                a[...] = rows[:, at : at + each].reshape(-1)[: a.size].reshape(a.shape)
-                at += each
-        return tuple([xp.empty(0, a.dtype) for a in w])
+    def forward(self, xp, *arrays):
+        wholes, pieces = arrays[: self.count], arrays[self.count :]
+        n = len(self.comm.find_group(self.group))
+        small: dict[Any, list[Any]] = {}
+        for p, a in zip(pieces, wholes, strict=True):
+            if p.nbytes >= LARGE and n * p.size == a.size and a.flags.c_contiguous:
+                self.comm.gather(xp, p, self.group, a.reshape(n, p.size))
+            else:
+                small.setdefault(p.dtype, []).append((p, a))
+        for some in small.values():
+            mine = xp.concatenate([p for p, _ in some])
+            rows, at = self.comm.gather(xp, mine, self.group), 0
+            for p, a in some:
+                a[...] = rows[:, at : at + p.size].reshape(-1)[: a.size].reshape(a.shape)
+                at += p.size
+        return tuple([xp.empty(0, p.dtype) for p in pieces])
 
-    def cost(self, *w):
-        return Cost(0, sum(3 * a.nbytes for a in w))
+    def cost(self, *arrays):
+        return Cost(0, sum(3 * a.nbytes for a in arrays))
 
     def samples(rng):
-        arrays = [rng.normal(size=s) for s in ((2, 3), (4,))]
-        yield Sample(*arrays, count=2, comm=Alone(), grad=(False, False))
+        wholes = [rng.normal(size=s) for s in ((2, 3), (4,))]
+        pieces = [rng.normal(size=a.size) for a in wholes]
+        yield Sample(*wholes, *pieces, count=2, comm=Alone(), grad=(False,) * 4)
+
+
+class Pieces:
+    """Lets a solver update this rank's pieces of parameters, and puts the whole ones together.
+
+    Args:
+        comm, group: The communicator, and the name of a group of it.
+
+    Source: Rajbhandari et al., ZeRO, arXiv:1910.02054, section 5.1.
+    """
+
+    def __init__(self, comm: Any, group: str) -> None:
+        self.comm, self.group, self.n = comm, group, len(comm.find_group(group))
+        self.how = {"comm": comm, "group": group}
+
+    def shape(self, size: int) -> tuple[int, ...]:
+        """Of a piece of an array of this size."""
+        return (piece(size, self.comm, self.group)[0],)
+
+    def of(self, variable: Variable) -> Variable:
+        """A Variable for the piece of a parameter, with its element type."""
+        spec = Spec.of(self.shape(variable.size), variable.spec.dtype)
+        found = Variable(spec.shape, need_grad=True)
+        found.data.set_spec(spec)
+        return found
+
+    def take(self, pairs: Sequence[tuple[Variable, Variable]]) -> list[tuple[Variable, Variable]]:
+        """Give pieces the values of the parameters and of their gradients.
+
+        Args:
+            pairs: (parameter, its piece).
+        Returns:
+            Those that have a gradient, on any rank or here alone.
+        """
+        now: Any = STATE.interpreter.now
+        there = [(w, p) for w, p in pairs if now.gradient(w) is not None]
+        for w, p in there:
+            g = now.gradient(w)
+            if STATE.interpreter.has_values:
+                space = self.comm.space
+                self._copy(space, w.data, p.data)
+                p.grad.set_spec(Spec.of(p.shape, g.spec.dtype))
+                self._copy(space, g, p.grad)
+            else:
+                OPS["store"](p, take_piece(w, **self.how))
+                now.grads[id(p.grad)] = p.grad, take_piece(g, **self.how)
+        return there
+
+    def _copy(self, space: str, source: NdArray, into: NdArray) -> None:
+        _, own = piece(source.spec.size, self.comm, self.group)
+        buf, n = into.touch(space), own.stop - own.start
+        buf[:n] = source.read(space).reshape(-1)[own]
+        buf[n:] = 0
+
+    def give(self, pairs: Sequence[tuple[Variable, Variable]]) -> None:
+        """Put parameters together from all ranks' pieces."""
+        both = [w for w, _ in pairs] + [p for _, p in pairs]
+        if not both:
+            return
+        arrays = [v.data for v in both] if STATE.interpreter.has_values else both
+        gather_pieces(*arrays, count=len(pairs), **self.how)
