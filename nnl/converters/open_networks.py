@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from nnl.converters.model import Model, Network
@@ -63,10 +64,19 @@ def record_networks(
     except ValueError as e:
         if lacking and e.__cause__ is lacking[0]:
             raise lacking[0] from None
+        if equal := _equal_sizes(model, opened):
+            said = " ".join(f'--open "{n}={",".join(sizes)}"' for n, sizes in equal.items())
+            logger.warning(
+                "%s: it takes equal sizes on axes that the file calls differently, as %s says",
+                model.where,
+                said,
+            )
+            model.close(equal)
+            return record_networks(model, use, prepare, greatest)
         text = str(e).removeprefix(f"{model.where}: ")
         raise ValueError(
             f"{model.where}: with the open sizes {', '.join(opened.dims)}: {text}; "
-            f"{_one_size(model, opened)}--open says of what they are multiples, --shape closes them"
+            "--open says of what they are multiples, --shape closes them"
         ) from None
     for name, dim in dims.items():
         if name not in opened.ranges and dim.multiple > 1:
@@ -74,9 +84,9 @@ def record_networks(
     return found
 
 
-def _one_size(model: Model, opened: OpenSizes) -> str:
-    """What to say where a model can be built if sizes of different names, on the same axes of
-    several inputs, are one; else ""."""
+def _equal_sizes(model: Model, opened: OpenSizes) -> dict[str, list[str]]:
+    """Names for the sizes of inputs with which a model can be built that cannot be with its own:
+    those on the same axes of several inputs are one. Empty where that does not help."""
     names: dict[str, str] = {}
     first: dict[tuple[int, int], str] = {}
     for sizes in opened.axes.values():
@@ -85,17 +95,15 @@ def _one_size(model: Model, opened: OpenSizes) -> str:
                 names.setdefault(n, first.setdefault((len(sizes), axis), n))
     dims = opened.dims
     if all(n == same for n, same in names.items()):
-        return ""
-    try:
+        return {}
+    with suppress(ValueError, TypeError, IndexError, ArithmeticError):
         model.sized({n: dims[same].example for n, same in names.items()})
-    except (ValueError, TypeError, IndexError, ArithmeticError):
-        return ""
-    said = [
-        f'--open "{name}={",".join(str(names.get(str(n), n)) for n in sizes)}"'
-        for name, sizes in opened.axes.items()
-        if any(names.get(str(n), n) != n for n in sizes)
-    ]
-    return f"it takes equal sizes of these names, which {' '.join(said)} says; "
+        return {
+            name: [names.get(str(n), str(n)) for n in sizes]
+            for name, sizes in opened.axes.items()
+            if any(names.get(str(n), n) != n for n in sizes)
+        }
+    return {}
 
 
 def more_than_batch(model: Model, closes: str) -> list[str]:

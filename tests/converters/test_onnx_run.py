@@ -320,3 +320,49 @@ def test_sums_of_whole_numbers_that_are_rounded_once(interpreted, then, plans):
     before = interpreted[0]
     net.run(given)
     assert (interpreted[0] == before) is plans
+
+
+def test_floats_that_a_model_makes_whole(interpreted):
+    """As an embedding of Keras reads its tokens; large ones go the way on which they are exact."""
+    nodes = [
+        node("Cast", ["x"], ["i"], to=T.INT32),
+        node("Add", ["i", "one"], ["more"]),
+        node("Mul", ["more", "three"], ["y"]),
+    ]
+    weights = {"one": np.array(1, np.int32), "three": np.array(3, np.int32)}
+    file = model(nodes, {"x": (T.FLOAT, [2])}, {"y": T.INT32}, weights)
+    net = load(file)
+    for x, plans in (([5, -7], True), ([2**24, 2], False), ([3, 1], True)):
+        x = np.array(x, np.float32)
+        net.run(x)
+        before = interpreted[0]
+        np.testing.assert_array_equal(net.run(x)[0], oracle(file, x=x)[0])
+        assert (interpreted[0] == before) is plans
+
+
+def test_places_of_the_largest_are_small_numbers(interpreted):
+    nodes = [
+        node("TopK", ["x", "k"], ["v", "i"]),
+        node("Mul", ["i", "hundred"], ["y"]),
+    ]
+    weights = {"k": np.array([3]), "hundred": np.array(100)}
+    file = model(nodes, {"x": (T.FLOAT, [2, 9])}, {"v": T.FLOAT, "y": T.INT64}, weights)
+    net, x = load(file), np.random.default_rng(0).standard_normal((2, 9)).astype("f")
+    net.run(x)
+    before = interpreted[0]
+    for got, want in zip(net.run(x), oracle(file, x=x), strict=True):
+        np.testing.assert_array_equal(got, want)
+    assert interpreted[0] == before
+
+
+def test_a_transposed_convolution_of_many_channels():
+    """1024 x 1024 channels of 32 x 32 are 4 MB of results, whatever lies between."""
+    w = np.zeros((1024, 1024, 1, 1), np.float32)
+    w[3, 5] = 2
+    file = model(
+        [node("ConvTranspose", ["x", "w"], ["y"])], {"x": (T.FLOAT, [1, 1024, 32, 32])},
+        {"y": T.FLOAT}, {"w": w},
+    )  # fmt: skip
+    x = np.ones((1, 1024, 32, 32), np.float32)
+    y = load(file).run(x)[0]
+    assert y.shape == x.shape and (y[0, 5] == 2).all() and not y[0, 4].any()

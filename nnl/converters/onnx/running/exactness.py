@@ -2,7 +2,8 @@
 """Whether a static graph gives what the types of an ONNX model hold.
 
 It computes whole numbers in float32, which is exact as long as they stay small. So the largest
-value that each can have is followed through the model.
+value that each can have is followed through the model. What is given is small: calls with larger
+whole numbers, also among floats that the model makes whole, go another way.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from nnl.converters.onnx.file.model import Model
 from nnl.converters.onnx.file.operators import Node
 from nnl.converters.onnx.running.interpreter import Interpreter
 from nnl.converters.onnx.running.values import dtype_of, is_float, is_var
@@ -63,7 +65,6 @@ BOUNDS: dict[str, Bound] = {
     # what follows reads them as float32, here and in kernels of int32
     **dict.fromkeys(["ConvInteger", "MatMulInteger"], lambda bounds, size: LARGEST),
     "Mul": lambda bounds, size: bounds[0] * bounds[1],
-    "TopK": lambda bounds, size: max(bounds[0], size),
 }
 _NEGATIVE = {"Neg", "Sub"}
 _ROUNDS_ONCE = {"Add", "Sub", "Mul"}  # of two exact numbers, as a cast to float32 does
@@ -73,6 +74,12 @@ def _numbers(node: Node) -> list[float]:
     """The sizes of the largest whole numbers among the attributes."""
     found = [np.asarray(v) for v in node.attributes.values() if isinstance(v, (int, tuple))]
     return [float(np.abs(a).max(initial=0)) for a in found if a.dtype.kind == "i"]
+
+
+def made_whole(model: Model) -> set[str]:
+    """The inputs that a model casts to whole numbers."""
+    casts = (n for n in model.walk() if n.op_type == "Cast" and n.attributes.get("to") != FLOAT)
+    return {n.inputs[0] for n in casts} & {v.name for v in model.graph.inputs}
 
 
 class _Inexact(TypeError):
@@ -90,11 +97,13 @@ class ExactInterpreter(Interpreter):
         super().__init__(*args)
         self._bounds: dict[Any, tuple[float, Value]] = {}  # with the edge, or its key came again
         self._rounded_once: set[Any] = set()
+        self._given: set[Any] = set()
 
     def run(self, graph: Any, inputs: Sequence[Any], outer: Any = None) -> list[Any]:
         if self.depth == 0:
             for x in filter(is_var, inputs):
                 self._bounds[x.edge.key] = OF_INPUTS, x.edge
+                self._given.add(x.edge.key)
         outputs = super().run(graph, inputs, outer)
         if self.depth == 0:
             for y in outputs:
@@ -104,6 +113,8 @@ class ExactInterpreter(Interpreter):
     def _call(self, node: Node, values: list[Any], captured: list[Any]) -> list[Any]:
         to_float = node.op_type == "Cast" and node.attributes.get("to") == FLOAT
         bounds = [self._bound(v, to_float) for v in values]
+        if node.op_type == "Cast" and is_var(values[0]) and values[0].edge.key in self._given:
+            bounds = [min(bounds[0], OF_INPUTS)]  # made_whole() says so to who checks it
         outs = super()._call(node, values, captured)
         rule = BOUNDS.get(node.op_type) if node.domain == "" else None
         if node.domain == "ai.onnx.ml":  # what it gives or moves, or a number of its attributes
@@ -112,6 +123,8 @@ class ExactInterpreter(Interpreter):
             rule = _byte
         for y in filter(is_var, outs):
             kind = dtype_of(y)
+            if node.op_type == "TopK":  # the largest, then their places
+                rule = _of_size if y is outs[1] else _of_first
             if is_float(kind) and kind.itemsize == 1:
                 raise _Inexact(f"{node.label}: {kind} is computed in float32")
             if rule is not None and kind.kind in "iu":

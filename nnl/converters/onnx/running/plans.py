@@ -12,7 +12,7 @@ import numpy as np
 from nnl.converters.onnx.file.model import Model, ValueInfo, subgraphs
 from nnl.converters.onnx.file.operators import Node
 from nnl.converters.onnx.importing.learning.features import dicts, labels
-from nnl.converters.onnx.running.exactness import OF_INPUTS
+from nnl.converters.onnx.running.exactness import OF_INPUTS, made_whole
 from nnl.converters.onnx.running.interpreter import draws
 from nnl.converters.onnx.running.strings import STRING
 from nnl.converters.onnx.running.values import dtype_of, is_var, tagged
@@ -72,6 +72,8 @@ class ModelPlans:
             n.outputs[0]: labels(n) for n in model.graph.nodes if n.op_type == "ZipMap"
         }  # outputs that are dicts
         self.record, self.names = record, names
+        whole = made_whole(model)
+        self._small = [v.dtype != np.float32 or v.name in whole for v in self.infos]
         self._plans, self._turns = Plans(KEPT), Turns()
         self._came: set[Any] = set()
         numbers = all(v.kind == "tensor" and _is_taken(v.dtype) for v in self.infos)
@@ -80,12 +82,12 @@ class ModelPlans:
     def run(self, values: Sequence[Any]) -> list[Array] | None:
         """The outputs for a value of each input; None where the interpreter has to compute them."""
         given: list[Array] = []
-        for info, value in zip(self.infos, values, strict=True):
+        for info, small, value in zip(self.infos, self._small, values, strict=True):
             if type(value) is not np.ndarray or value.dtype != info.dtype:
                 return None
             if value.dtype == STRING:
                 value = self.model.words.numbers(value)
-            if value.dtype.kind == "i" and not _is_small(value):
+            if small and value.dtype.kind in "if" and not _is_small(value):
                 return None
             given.append(value)
         scope = get_current_parameter_scope()
@@ -222,7 +224,7 @@ _TAKEN = {np.dtype(t) for t in (np.float32, np.int32, np.int64, bool, STRING)}
 
 
 def _is_small(value: Array) -> bool:
-    return not value.size or max(int(value.max()), -int(value.min())) <= OF_INPUTS
+    return not value.size or bool(-OF_INPUTS <= value.min() and value.max() <= OF_INPUTS)
 
 
 def _differs(node: Node) -> bool:

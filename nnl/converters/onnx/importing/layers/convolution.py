@@ -86,7 +86,7 @@ def conv_transpose(ctx: Any, node: Any, x: Any, w: Any, b: Any = None) -> Any:
     more = node.output_padding or (0,) * n
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     full = [(s - 1) * t + r for s, t, r in zip(sizes, strides, reach, strict=True)]
-    check_size([x.shape[0], *w.shape[:2], *full])
+    check_size([x.shape[0], w.shape[1] * node.group, *full])
     wanted = None
     if node.output_shape:
         wanted = node.output_shape[-n:]
