@@ -447,3 +447,15 @@ def test_what_is_for_training_is_told(tmp_path, caplog):
         "save_program: 'main' has dropout, which drops values in every run, as in training: build "
         "what is for inference without it, or with batch_stat=False",
     ]
+
+
+def test_inputs_of_a_method_are_called_as_its_arguments(tmp_path):
+    class Twice:
+        def of(self, given):
+            return given * 2
+
+    compiled = nn.compile(Twice().of)
+    compiled(nn.Variable((2,)))
+    compiled.save(tmp_path / "a.nnlp")
+    found = nn.load_program(tmp_path / "a.nnlp").run(given=[1, 2])
+    np.testing.assert_array_equal(next(iter(found.values())), [2, 4])

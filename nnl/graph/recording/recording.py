@@ -262,6 +262,8 @@ def argument_names(f: Callable[..., Any], count: int) -> list[str]:
     """Names of the first arguments of a function; "x3" where it does not say."""
     code = getattr(f, "__code__", None)
     names = code.co_varnames[: code.co_argcount] if code is not None else ()
+    if getattr(f, "__self__", None) is not None:  # of a method, which has its object already
+        names = names[1:]
     return [*names[:count], *(f"x{i}" for i in range(len(names[:count]), count))]
 
 

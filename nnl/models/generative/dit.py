@@ -13,6 +13,7 @@ from nnl.core.arrays.spec import ShapeError
 from nnl.core.graph.variable import Variable
 from nnl.models.generative.layers import (
     ZERO,
+    attended,
     convolution,
     embedding,
     linear,
@@ -106,7 +107,7 @@ def _block(x: Any, condition: Any, c: DiT, name: str) -> Any:
     parts = _parts(condition, 6, width, "adaLN_modulation/1")
     qkv = linear(_normed(x, *parts[:2]), 3 * width, "attn/qkv")
     qkv = F.transpose(F.reshape(qkv, (b, t, 3, c.heads, width // c.heads)), (2, 0, 3, 1, 4))
-    h = F.transpose(F.attention(qkv[0], qkv[1], qkv[2]), (0, 2, 1, 3))
+    h = F.transpose(attended(qkv[0], qkv[1], qkv[2]), (0, 2, 1, 3))
     x = x + parts[2] * linear(F.reshape(h, (b, t, width)), width, "attn/proj")
     h = F.gelu(linear(_normed(x, *parts[3:5]), 4 * width, "mlp/fc1"))
     return x + parts[5] * linear(h, width, "mlp/fc2")

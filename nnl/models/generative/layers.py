@@ -128,8 +128,14 @@ def attention(
 
     with parameter_scope(name):
         q, k, v = apart(x, names[0]), apart(other, names[1]), apart(other, names[2])
-        y = F.transpose(F.attention(q, k, v), (0, 2, 1, 3))
+        y = F.transpose(attended(q, k, v), (0, 2, 1, 3))
         return linear(F.reshape(y, (b, t, width)), width, names[3])
+
+
+def attended(q: Any, k: Any, v: Any) -> Any:
+    """Attention of (B, H, T, D) in functions that .nnp files have; plans make one step of them."""
+    scores = F.batch_matmul(q, k, transpose_b=True) * (1 / sqrt(q.shape[-1]))
+    return F.batch_matmul(F.softmax(scores, axis=3), v)
 
 
 def sinusoids(t: Any, width: int, cosine_first: bool = True, shift: float = 0.0) -> Any:

@@ -21,7 +21,7 @@ __all__ = [
     "stargan_generator",
 ]
 
-FIRST = NormalInitializer(0.02)  # of all weights, in the code of the papers
+SIGMA = 0.02  # standard deviation of the first weights, in the code of the papers
 
 
 def pix2pix_generator(
@@ -52,14 +52,14 @@ def pix2pix_generator(
     skipped, h = [], x
     for i, width in enumerate(widths):
         h = h if i == 0 else F.leaky_relu(h, 0.2)
-        h = convolution(h, width, 4, f"down{i}", 2, 1, bias=i == 0, init=FIRST)
+        h = convolution(h, width, 4, f"down{i}", 2, 1, bias=i == 0, init=NormalInitializer(SIGMA))
         if 0 < i < depth - 1:
             h = _batch_norm(h, f"down{i}")
         skipped.append(h)
     h = skipped.pop()
     for i in reversed(range(depth)):
         width = widths[i - 1] if i else outputs
-        h = deconvolution(F.relu(h), width, 4, f"up{i}", bias=i == 0, init=FIRST)
+        h = deconvolution(F.relu(h), width, 4, f"up{i}", bias=i == 0, init=NormalInitializer(SIGMA))
         if i == 0:
             return F.tanh(h)
         h = _batch_norm(h, f"up{i}")
@@ -92,12 +92,18 @@ def resnet_generator(x: Any, outputs: int = 3, channels: int = 64, blocks: int =
         )
     h = F.relu(_normed(_reflected(x, channels, 7, "stem")))
     for i in (1, 2):
-        h = F.relu(_normed(convolution(h, channels * 2**i, 3, f"down{i}", 2, 1, init=FIRST)))
+        h = F.relu(
+            _normed(
+                convolution(h, channels * 2**i, 3, f"down{i}", 2, 1, init=NormalInitializer(SIGMA))
+            )
+        )
     for i in range(blocks):
         y = F.relu(_normed(_reflected(h, h.shape[1], 3, f"block{i}/first")))
         h = h + _normed(_reflected(y, h.shape[1], 3, f"block{i}/second"))
     for i in (1, 0):
-        h = deconvolution(h, channels * 2**i, 3, f"up{i}", init=FIRST, output_padding=1)
+        h = deconvolution(
+            h, channels * 2**i, 3, f"up{i}", init=NormalInitializer(SIGMA), output_padding=1
+        )
         h = F.relu(_normed(h))
     return F.tanh(_reflected(h, outputs, 7, "last"))
 
@@ -119,14 +125,14 @@ def patch_discriminator(
         ...     patch_discriminator(nn.Variable((1, 3, 32, 32)), channels=4, layers=2).shape
         (1, 1, 6, 6)
     """
-    h = convolution(x, channels, 4, "first", 2, 1, init=FIRST, apply=apply)
+    h = convolution(x, channels, 4, "first", 2, 1, init=NormalInitializer(SIGMA), apply=apply)
     h = F.leaky_relu(h, 0.2)
     for i in range(1, layers + 1):
         stride = 2 if i < layers else 1
         width, bias = channels * min(2**i, 8), norm == "instance"
-        h = convolution(h, width, 4, f"layer{i}", stride, 1, bias, FIRST, apply)
+        h = convolution(h, width, 4, f"layer{i}", stride, 1, bias, NormalInitializer(SIGMA), apply)
         h = F.leaky_relu(_normed(h) if bias else _batch_norm(h, f"layer{i}"), 0.2)
-    return convolution(h, 1, 4, "last", 1, 1, init=FIRST, apply=apply)
+    return convolution(h, 1, 4, "last", 1, 1, init=NormalInitializer(SIGMA), apply=apply)
 
 
 def stargan_generator(x: Any, labels: Any, channels: int = 64, blocks: int = 6) -> Any:
@@ -197,7 +203,7 @@ def stargan_discriminator(
 def _reflected(x: Any, channels: int, kernel: int, name: str) -> Any:
     n = kernel // 2
     return convolution(F.pad(x, (0, 0, 0, 0, n, n, n, n), mode="reflect"), channels, kernel, name,
-                       pad=0, init=FIRST)  # fmt: skip
+                       pad=0, init=NormalInitializer(SIGMA))  # fmt: skip
 
 
 def _normed(x: Any) -> Any:

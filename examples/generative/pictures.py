@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small sets of real pictures without a download: digits, faces, photographs, and folders."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+
+Array = np.ndarray
+PHOTOGRAPHS = (  # free ones that scikit-image and scikit-learn bring along
+    ("skimage.data", "astronaut.png"),
+    ("skimage.data", "chelsea.png"),
+    ("skimage.data", "coffee.png"),
+    ("skimage.data", "rocket.jpg"),
+    ("sklearn.datasets.images", "china.jpg"),
+    ("sklearn.datasets.images", "flower.jpg"),
+)
+EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+
+
+@cache
+def digits(size: int = 16, held_out: bool = False) -> tuple[Array, Array]:
+    """Handwritten digits of scikit-learn: images (N, 1, size, size) in [-1, 1], and classes (N,).
+
+    Every fifth of each class is held out.
+    """
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    rank = np.zeros(len(found.target), int)
+    for c in range(10):
+        rows = np.flatnonzero(found.target == c)
+        rank[rows] = np.arange(len(rows))
+    chosen = (rank % 5 == 4) == held_out
+    images = resized(found.images[chosen, None] / 16, size)
+    return (images * 2 - 1).astype(np.float32), found.target[chosen]
+
+
+@cache
+def faces(size: int = 32) -> Array:
+    """The 100 faces of scikit-image, (100, 1, size, size) in [-1, 1], and their mirror images."""
+    from skimage.data import lfw_subset
+
+    images = resized(lfw_subset()[:100, None], size)
+    images = np.concatenate([images, images[..., ::-1]])
+    return (images * 2 - 1).astype(np.float32)
+
+
+@cache
+def photographs(held_out: bool = False) -> tuple[Array, ...]:
+    """Photographs (3, H, W) in [0, 1]: three quarters of each, or the quarter at the right."""
+    from PIL import Image
+
+    found = []
+    for package, name in PHOTOGRAPHS:
+        with (files(package) / name).open("rb") as file:
+            x = np.asarray(Image.open(file).convert("RGB"), np.float32).transpose(2, 0, 1) / 255
+        edge = x.shape[2] * 3 // 4
+        found.append(x[:, :, edge:] if held_out else x[:, :, :edge])
+    return tuple(found)
+
+
+def crops(n: int, size: int, rng: np.random.Generator, held_out: bool = False) -> Array:
+    """Random squares of the photographs, half of them mirrored: (n, 3, size, size) in [-1, 1]."""
+    sources = photographs(held_out)
+    found = np.empty((n, 3, size, size), np.float32)
+    for i in range(n):
+        x = sources[rng.integers(len(sources))]
+        top, left = (rng.integers(0, s - size + 1) for s in x.shape[1:])
+        part = x[:, top : top + size, left : left + size]
+        found[i] = part[..., ::-1] if rng.random() < 0.5 else part
+    return found * 2 - 1
+
+
+def edges(images: Array) -> Array:
+    """Where brightness changes: (N, C, H, W) in [-1, 1] -> (N, 1, H, W), 1 at edges."""
+    grey = images.mean(1)
+    down, right = np.gradient(grey, axis=(1, 2))
+    return (np.tanh(6 * np.hypot(down, right)) * 2 - 1)[:, None].astype(np.float32)
+
+
+def resized(images: Array, size: int) -> Array:
+    """(N, C, H, W) as (N, C, size, size), smoothly."""
+    from skimage.transform import resize
+
+    out = (*images.shape[:2], size, size)
+    return resize(images, out, order=3, anti_aliasing=size < images.shape[-1]).clip(0, 1)
+
+
+def folder(path: str | Path, size: int, colors: int = 3) -> Array:
+    """All pictures of a folder, cut to squares: (N, colors, size, size) in [-1, 1].
+
+    Raises:
+        ValueError: There are less than two, or one is damaged or smaller; the text names the file.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    names = sorted(p for p in Path(path).glob("**/*") if p.suffix.lower() in EXTENSIONS)
+    if len(names) < 2:
+        raise ValueError(f"{path} has {len(names)} picture(s), wanted at least two")
+    found = []
+    for name in names:
+        try:
+            image = Image.open(name).convert("RGB" if colors == 3 else "L")
+        except (UnidentifiedImageError, OSError) as error:
+            raise ValueError(f"{name} is no picture: {error}") from error
+        side = min(image.size)
+        if side < size:
+            raise ValueError(f"{name} has {image.size} pixels, wanted at least {size} a side")
+        left, top = ((n - side) // 2 for n in image.size)
+        image = image.crop((left, top, left + side, top + side)).resize((size, size))
+        x = np.asarray(image, np.float32).reshape(size, size, colors).transpose(2, 0, 1)
+        found.append(x / 127.5 - 1)
+    return np.stack(found)
+
+
+def pairs(path: str | Path, size: int) -> tuple[Array, Array]:
+    """Two folders, `a` and `b`, with pictures of the same names.
+
+    Raises:
+        ValueError: A picture has no partner; and as of `folder`.
+    """
+    names = [{p.stem: p for p in sorted((Path(path) / side).glob("*"))} for side in "ab"]
+    for name in sorted(names[0].keys() ^ names[1].keys()):
+        side = "b" if name in names[0] else "a"
+        raise ValueError(f"{Path(path) / side} has no picture {name}, which is in the other folder")
+    a, b = (folder(Path(path) / side, size) for side in "ab")
+    return a, b
