@@ -104,6 +104,9 @@ class Function:
                 self.first = needed(self.known, self.inputs, self.givens)
         results = []
         for t, v in zip(self.outputs, made, strict=True):
+            if isinstance(v, np.ndarray) and v.dtype.kind == "O":  # texts
+                results.append(v)
+                continue
             data = v.data if isinstance(v, Variable) else NdArray.from_numpy_array(v)
             self.workspace.values[t.key] = data
             results.append(np.asarray(data.data))
@@ -157,7 +160,7 @@ class Function:
             if all(t in values for t in op.outputs):
                 continue  # given, or known before
             try:
-                made = op.run({**values, **before} if op.wrt else values)
+                made = op.results({**values, **before} if op.wrt else values)
             except _NeedsValue as error:
                 raise self._unknown(op, error, values) from None
             except (ValueError, TypeError, IndexError) as error:
@@ -169,17 +172,17 @@ class Function:
                     v = F.identity(v)  # that nothing takes apart again
                     v.need_grad = True
                 values[t] = v
-            if op.writes is not None:
-                values[op.writes] = written[op.writes] = values[op.outputs[0]]
+            for t, new in zip(op.writes, op.outputs, strict=False):
+                values[t] = written[t] = values[new]
             self._replace(values)
         results = [_copied(before[t] if t in before else values[t]) for t in self.outputs]
-        new = [
+        changed = [
             (t, _copied(values[v]) if isinstance(v, Tensor) else v) for t, v in self.updates.items()
         ]
-        new += [(t, _copied(v)) for t, v in written.items()]
+        changed += [(t, _copied(v)) for t, v in written.items()]
         if self.updater is not None:
             self.updater.write([values[g] for _, g in self.updater.pairs], self.update)
-        for t, v in new:
+        for t, v in changed:
             if not isinstance(v, Variable):
                 v = Variable.from_numpy_array(np.asarray(v, t.dtype))
             self._kept(t).data.copy_from(v.data)
@@ -217,7 +220,7 @@ class Function:
         self._replace(values)
         with auto_forward(True):
             for op in operators:
-                values.update(zip(op.outputs, op.run(values), strict=True))
+                values.update(zip(op.outputs, op.results(values), strict=True))
                 self._replace(values)
         found = [(t, values[t]) for t in self.known]
         return {t: np.array(v.d if isinstance(v, Variable) else v, t.dtype) for t, v in found}

@@ -110,6 +110,14 @@ class Tensor:
         return None if self.sizes is None else len(self.sizes)
 
     @property
+    def is_fixed(self) -> bool:
+        """Whether all its sizes are known, and its value depends on no others."""
+        a, b = self.samples
+        known = isinstance(a, np.ndarray)
+        open_ = self.sizes is None or None in self.sizes
+        return not open_ and (not known or np.array_equal(a, b))
+
+    @property
     def kept(self) -> bool:
         """Whether the workspace keeps its value from run to run."""
         return self.operator is None and self.workspace.parameter(self.key) is not None
@@ -189,9 +197,9 @@ class Operator:
         count: How many results there are.
         knows: Whether `compute` takes numpy arrays as they are: what depends on shapes alone, and
             fed values that shapes depend on. Others get them as Variables.
-        writes: A kept tensor whose next value the first result is. Of all that may run, what writes
-            runs last; what runs after it reads the new value, gradients with respect to it and
-            outputs of a Function the old one.
+        writes: Kept tensors whose next values its first results are. Of all that may run, what
+            writes runs last; what runs after it reads the new values, gradients with respect to
+            them and outputs of a Function the old ones.
         after: Tensors that are computed before it, and whenever it is.
     Attributes:
         constant: Whether it gives the same whenever its inputs are the same.
@@ -218,10 +226,10 @@ class Operator:
         dtypes: Sequence[Any] | None = None,
         count: int = 1,
         knows: bool = False,
-        writes: Tensor | None = None,
+        writes: Iterable[Tensor] = (),
         after: Iterable[Tensor] = (),
     ) -> None:
-        self.knows, self.writes, self.after = knows, writes, tuple(after)
+        self.knows, self.writes, self.after = knows, tuple(writes), tuple(after)
         self.workspace, self.type, self.compute = workspace, type, compute
         self.inputs, self.arguments = tuple(inputs), dict(arguments or {})
         self.number = next(self.numbers)
@@ -262,7 +270,7 @@ class Operator:
         for out, (shape, _, samples) in zip(self.outputs, found, strict=True):
             out.sizes, out.samples = shape, samples
 
-    def run(self, values: Mapping[Tensor, Any]) -> list[Any]:
+    def results(self, values: Mapping[Tensor, Any]) -> list[Any]:
         """Write it down: the values of its results of those of its inputs."""
         given = [values[x] if isinstance(x, Tensor) else x for x in self.inputs]
         if not self.knows:
@@ -316,10 +324,10 @@ class Operator:
         values: dict[Tensor, Any] = {}
         for x, s in zip(self.tensors, samples, strict=True):
             values[x] = s if isinstance(s, np.ndarray) else _blank(s, x.dtype)
-        fixed = all(None not in (x.sizes or (None,)) for x in self.tensors)
+        fixed = all(x.is_fixed for x in self.tensors)
         try:
             with auto_forward(False):
-                made = self.run(values)
+                made = self.results(values)
         except _NeedsValue:
             return None
         except (ValueError, TypeError, IndexError) as error:
@@ -404,7 +412,7 @@ def needed(
             operators[t.operator] = None
             todo += [*t.operator.tensors, *t.operator.after]
     order = sorted(operators, key=lambda op: op.number)
-    if givens or any(op.writes is not None or op.after for op in order):
+    if givens or any(op.writes or op.after for op in order):
         order = _after_their_inputs(order, stop, givens)
     return order, leaves
 
@@ -422,7 +430,7 @@ def _after_their_inputs(
         waits[op] = len(makers)
         for maker in makers:
             readers[maker].append(op)
-    ready = [(op.writes is not None, op.number, op) for op in operators if not waits[op]]
+    ready = [(bool(op.writes), op.number, op) for op in operators if not waits[op]]
     heapq.heapify(ready)
     order = []
     while ready:
@@ -431,7 +439,7 @@ def _after_their_inputs(
         for reader in readers[op]:
             waits[reader] -= 1
             if not waits[reader]:
-                heapq.heappush(ready, (reader.writes is not None, reader.number, reader))
+                heapq.heappush(ready, (bool(reader.writes), reader.number, reader))
     if len(order) < len(operators):
         raise ValueError("Function: givens make a tensor depend on itself")
     return order

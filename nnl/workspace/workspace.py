@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -129,14 +130,15 @@ class Workspace:
             raise KeyError(f"Workspace.fetch: {t.name!r} has no value: nothing was fed or has run")
         return np.array(self.values[t.key].data)
 
-    def reset(self) -> None:
-        """Forget all tensors, values and functions, and what the registry keeps for them."""
-        with parameter_scope("", self.scope):
-            for name in self.tensors:
-                pop_parameter(name)
-        for store in (self.tensors, self.values, self._recorded):
-            store.clear()
-        self.functions.clear()
+    def reset(self, keys: Iterable[str] | None = None) -> None:
+        """Forget tensors, their values and what the registry keeps for them: all, or some."""
+        if keys is None:
+            self.functions.clear()
+        for key in list(self.tensors if keys is None else keys):
+            with parameter_scope("", self.scope):
+                pop_parameter(key)
+            for store in (self.tensors, self.values, self._recorded):
+                store.pop(key, None)  # type: ignore[attr-defined]
 
     # ---- operators by themselves ----
 
@@ -149,7 +151,7 @@ class Workspace:
             Variable.from_numpy_array(self.fetch(x), need_grad=True) for x in operator.tensors
         ]
         with auto_forward(True):
-            made = operator.run(dict(zip(operator.tensors, inputs, strict=True)))
+            made = operator.results(dict(zip(operator.tensors, inputs, strict=True)))
         for out, v in zip(operator.outputs, made, strict=True):
             self.values[out.key] = (
                 v.data if isinstance(v, Variable) else NdArray.from_numpy_array(v)

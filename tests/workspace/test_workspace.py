@@ -204,7 +204,7 @@ def test_programs_can_be_read(workspace):
 def test_assignments_among_operators(workspace):
     """Reads come before writes unless told to come after; outputs are the values before."""
     w, x = kept(workspace, "w", [1, 2]), Tensor(workspace, "x", (2,))
-    assign = w.make("assign", lambda w, x: w + x, x, writes=w).operator
+    assign = w.make("assign", lambda w, x: w + x, x, writes=[w]).operator
     late = w.make("double", lambda w: w * 2, after=assign.outputs)
     early = w * 2
     (g,) = gradients([(w * w).make("after", F.identity, after=assign.outputs)], [w])
