@@ -133,12 +133,18 @@ class Checkpoint:
 
 
 def save(prefix: str | os.PathLike[str], tensors: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    """Write a checkpoint of version 2: PREFIX.index and one shard."""
+    """Write a checkpoint of version 2: PREFIX.index and one shard.
+
+    Each file is written under another name first; the index, without which there is no checkpoint,
+    comes last.
+    """
     entries, offset = {}, 0
+    where = os.fspath(prefix)
+    names = f"{where}.data-00000-of-00001", f"{where}.index"
     classes = messages()
     header = classes["BundleHeaderProto"](num_shards=1)
     header.version.producer = 1
-    with open(f"{os.fspath(prefix)}.data-00000-of-00001", "wb") as file:
+    with open(f"{names[0]}.new", "wb") as file:
         for name in sorted(tensors, key=str.encode):
             array = tensors[name]
             raw = np.ascontiguousarray(array).tobytes()
@@ -150,4 +156,6 @@ def save(prefix: str | os.PathLike[str], tensors: Mapping[str, np.ndarray[Any, A
             entries[name.encode()] = entry.SerializeToString()
             offset += len(raw)
     content = table.write({b"": header.SerializeToString(), **entries})
-    Path(f"{os.fspath(prefix)}.index").write_bytes(content)
+    Path(f"{names[1]}.new").write_bytes(content)
+    for name in names:
+        os.replace(f"{name}.new", name)

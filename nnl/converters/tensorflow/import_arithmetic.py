@@ -341,11 +341,11 @@ def cumulative(ctx: Any, node: Any, x: Any, axis: Any) -> Any:
 
 @tf_import("Softmax", "LogSoftmax")
 def softmax(ctx: Any, node: Any, x: Any) -> Any:
-    """Along the last axis."""
+    """Along the last axis, if no other is said."""
     f = F.softmax if node.op == "Softmax" else F.log_softmax
     x = var(x)
     source, order = ctx.axes.of(x)
-    return ctx.axes.transposed(f(source, axis=order[-1]), order)
+    return ctx.axes.transposed(f(source, axis=order[node.attr("axis", -1)]), order)
 
 
 @tf_import("L2Loss")

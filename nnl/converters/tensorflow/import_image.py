@@ -163,16 +163,20 @@ def batch_norm(ctx: Any, node: Any, x: Any, gamma: Any, beta: Any, mean: Any, va
         wide = F.reshape(v, shape) if is_var(v) else np.asarray(v).reshape(shape)
         given[name] = ctx.parameter(node, name, wide, need_grad=name in ("beta", "gamma"))
 
-    def f(v: Any) -> Any:
-        if training:
-            axes = (0, *range(2, rank))
-            centred = v - F.mean(v, axis=axes, keepdims=True)
-            scale = F.pow_scalar(F.mean(centred * centred, axis=axes, keepdims=True) + eps, -0.5)
-            return centred * scale * given["gamma"] + given["beta"]
-        values = [given[k] for k in ("beta", "gamma", "mean", "var")]
-        return F.batch_normalization(v, *values, eps=eps, batch_stat=False)
+    stats = [mean, variance]
 
-    return [ctx.axes.on_images(f, var(x), _is_first(node))]
+    def f(v: Any) -> Any:
+        if not training:
+            values = [given[k] for k in ("beta", "gamma", "mean", "var")]
+            return F.batch_normalization(v, *values, eps=eps, batch_stat=False)
+        values = [given["beta"], given["gamma"], None, None]
+        y, *found = F.batch_normalization(v, *values, eps=eps, output_stat=True)
+        n = v.size // found[0].size  # variances are given without bias
+        found[1] = F.mul_scalar(found[1], n / max(n - 1, 1))
+        stats[:] = [F.reshape(s, (-1,)) for s in found]
+        return y
+
+    return [ctx.axes.on_images(f, var(x), _is_first(node)), *stats]
 
 
 @tf_import("LRN")

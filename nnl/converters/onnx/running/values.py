@@ -26,6 +26,16 @@ MAX_BYTES = 2**31  # of one array that a node makes from a shape in the file; mo
 MAX_INTS = 2**20  # of a value that is read as sizes or axes
 
 
+class _NeedsNumber(OnnxError):
+    """Numbers must be known while a graph is built, and depend on its inputs.
+
+    Attributes:
+        value: The Variable that has them.
+    """
+
+    value: Any = None
+
+
 class Sized(np.ndarray[Any, Any]):
     """A constant that follows from open sizes.
 
@@ -113,10 +123,12 @@ def array(x: Any, what: str = "a value") -> Any:
     if isinstance(x.info, Sized):
         return np.asarray(x.info)
     if not known(x):
-        raise OnnxError(
+        error = _NeedsNumber(
             f"needs the number in {what} while the graph is built, and it depends on the model's "
             "inputs: pass those inputs as numpy arrays, or call the model in nnl.auto_forward()"
         )
+        error.value = x
+        raise error
     return np.asarray(x.d).astype(dtype_of(x), copy=False)
 
 
