@@ -3,7 +3,33 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from types import ModuleType, SimpleNamespace
+
 from nnl.dialects.caffe import layer_type_list
+
+
+def names(dialect: str) -> str:
+    """A row for the module and each part of it: what scripts may call there."""
+    module = import_module(f"nnl.dialects.{dialect}")
+    rows: dict[str, list[str]] = {}
+
+    def add(where: str, thing: object) -> None:
+        for name, value in sorted(vars(thing).items()):
+            whole = f"{where}.{name}" if where else name
+            if name.startswith("_") or value is module:
+                continue
+            part = isinstance(value, SimpleNamespace) or (
+                isinstance(value, ModuleType) and value.__name__.startswith(f"{module.__name__}.")
+            )
+            if part and hasattr(module, whole.partition(".")[0]):
+                add(whole, value)
+            elif callable(value):
+                rows.setdefault(where, []).append(f"`{name}`")
+
+    add("", module)
+    table = [f"| {where or dialect} | {', '.join(found)} |" for where, found in rows.items()]
+    return "\n".join(["| in | names |", "|---|---|", *table])
 
 
 def caffe_layers() -> str:

@@ -39,6 +39,7 @@ MARKERS = {
     "command": commands.usage,
     "commands": commands.others,
     "script": commands.script,
+    "dialect": dialects.names,
     "headers": headers.headers,
     "caffe-layers": dialects.caffe_layers,
 }

@@ -48,7 +48,7 @@ class Graph:
                 for t in op.tensors:
                     if t not in self.values:
                         self._leaf(net, t, t not in inputs or net.message.force_backward)
-                for t, v in zip(op.outputs, op.run(self.values), strict=False):
+                for t, v in zip(op.outputs, op.results(self.values), strict=False):
                     if not isinstance(v, Variable):
                         v = Variable.from_numpy_array(v)
                     self.values[t] = v

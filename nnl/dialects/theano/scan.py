@@ -119,7 +119,7 @@ class _Body:
     def run(self, values: dict[Any, Any]) -> list[Any]:
         """The targets of values of the holes and of what is captured."""
         for op in self.operators:
-            for t, v in zip(op.outputs, op.run(values), strict=True):
+            for t, v in zip(op.outputs, op.results(values), strict=True):
                 if t in self.wrt and is_var(v):
                     v = F.identity(v)
                     v.need_grad = True
