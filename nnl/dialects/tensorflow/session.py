@@ -51,6 +51,7 @@ class Transaction(ws.Function):
             self.read |= {t for t in op.tensors if t not in done}
             done |= set(op.writes)
         self.known = {t for t in feeds if t.dtype.kind == "b" and t.sizes == ()}
+        self.first = ws.needed(self.known, feeds)
 
     def _write(self, names, *given):
         with one_program():
