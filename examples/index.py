@@ -27,7 +27,8 @@ TASKS = {
         programs/bert_qa""",
     "Music": "programs/music_transformer",
     "Images from noise": """generative/diffusion generative/flow_matching generative/dit
-        generative/stylegan2 programs/dcgan""",
+        generative/consistency generative/latent_diffusion generative/stylegan2
+        programs/dcgan""",
     "Images from images": """generative/pix2pix generative/stargan generative/esrgan
         generative/vq_gan""",
     "Graphs": "references/gcn",

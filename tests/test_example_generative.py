@@ -23,6 +23,8 @@ FAMILIES = {
     "diffusion": ("Diffusion", "loss", 0.6),
     "flow_matching": ("FlowMatching", "loss", 0.6),
     "dit": ("DigitsDiT", "loss", 0.8),
+    "consistency": ("Consistency", "FID", 0.7),
+    "latent_diffusion": ("LatentDiffusion", "error", 0.7),
     "vq_gan": ("VQGAN", "error", 0.9),
     "pix2pix": ("Pix2Pix", "L1", 0.9),
     "stargan": ("StarGAN", "back", 0.95),
