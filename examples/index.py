@@ -28,7 +28,7 @@ TASKS = {
     "Music": "programs/music_transformer",
     "Images from noise": """generative/diffusion generative/flow_matching generative/dit
         generative/consistency generative/latent_diffusion generative/stylegan2
-        programs/dcgan""",
+        generative/progressive_gan programs/dcgan""",
     "Images from images": """generative/pix2pix generative/stargan generative/esrgan
         generative/vq_gan""",
     "Graphs": "references/gcn",

@@ -25,6 +25,7 @@ FAMILIES = {
     "dit": ("DigitsDiT", "loss", 0.8),
     "consistency": ("Consistency", "FID", 0.7),
     "latent_diffusion": ("LatentDiffusion", "error", 0.7),
+    "progressive_gan": ("ProgressiveGAN", "FID", 0.9),
     "vq_gan": ("VQGAN", "error", 0.9),
     "pix2pix": ("Pix2Pix", "L1", 0.9),
     "stargan": ("StarGAN", "back", 0.95),
