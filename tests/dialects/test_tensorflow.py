@@ -93,6 +93,14 @@ def test_only_what_is_fetched_runs():
         assert z.shape.as_list() == [2]
 
 
+def test_what_was_fed_and_fetched_is_not_fed_again():
+    x = tf.placeholder(tf.float32, [2])
+    with tf.Session() as session:
+        assert session.run([x, x * 2.0], {x: [1, 2]})[0].tolist() == [1, 2]
+        with pytest.raises(tf.errors.InvalidArgumentError, match="You must feed a value"):
+            session.run(x * 3.0)
+
+
 def test_images_of_any_size_feed_one_placeholder():
     x = tf.placeholder(tf.float32, [None, None, None, 3])
     y = tf.layers.conv2d(x, 4, 3, 2, "same", activation=tf.nn.relu)
@@ -102,6 +110,14 @@ def test_images_of_any_size_feed_one_placeholder():
         for n, size in ((1, 8), (2, 11)):
             shape = session.run(y, {x: np.ones((n, size, size, 3))}).shape
             assert shape == (n, (size + 1) // 2, (size + 1) // 2, 4)
+
+
+def test_sizes_that_follow_from_open_ones_are_open():
+    x = tf.placeholder(tf.float32, [None, 3])
+    n = tf.shape(x)[0]
+    assert tf.fill([n, 2], 1.0).shape.as_list() == [None, 2]
+    places = tf.tile(tf.expand_dims(tf.range(n), 0), [4, 1])
+    assert tf.gather(tf.ones([16, 5]), places).shape.as_list() == [4, None, 5]
 
 
 def test_what_decides_shapes_is_fed():
@@ -130,8 +146,7 @@ def test_variables_are_parameters_that_other_functions_share():
     assert names[0] == "deep/w:0" and {"deep/w/Adam:0", "deep/w/Adam_1:0"} < set(names)
 
 
-def test_variables_with_values_of_two_sizes_of_steps():
-    """A recurrent network over open lengths learns, and steps behind a length leave the state."""
+def test_a_recurrent_network_over_lengths_learns():
     x, n = tf.placeholder(tf.float32, [None, None, 3]), tf.placeholder(tf.int32, [None])
     y = tf.placeholder(tf.int32, [None])
     outputs, state = tf.nn.dynamic_rnn(tf.nn.rnn_cell.GRUCell(8), x, n, dtype=tf.float32)
@@ -350,7 +365,7 @@ def test_a_run_that_fails_leaves_variables_without_value():
     v = tf.Variable(tf.matmul(tf.ones([2, 2]), tf.ones([2, 2])), name="v")
     bad = v.assign(tf.matmul(x, x))
     with tf.Session() as session:
-        with pytest.raises(ValueError, match="MatMul"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="MatMul"):
             session.run(bad, {x: np.ones((3, 2))})
         with pytest.raises(tf.errors.FailedPreconditionError, match="uninitialized value v"):
             session.run(v)

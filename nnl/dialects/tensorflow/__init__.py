@@ -8,7 +8,7 @@ is one nnl program for each combination of sizes.
 from __future__ import annotations
 
 import sys as _sys
-from types import SimpleNamespace
+from types import SimpleNamespace as _Names
 
 import numpy as _np
 
@@ -35,7 +35,7 @@ __version__ = "1.15.0"
 
 
 def _space(module, names, **more):
-    return SimpleNamespace(**{n: getattr(module, n) for n in names.split()}, **more)
+    return _Names(**{n: getattr(module, n) for n in names.split()}, **more)
 
 
 def _public(module, *without):
@@ -89,25 +89,25 @@ def tuple(tensors, name=None, control_inputs=None):
 _cells = {k: v for k, v in _public(_rnn).items() if k.endswith(("Cell", "Wrapper", "Tuple"))}
 _unrolled = {k: v for k, v in _public(_rnn).items() if k.endswith("_rnn")}
 _CONTRIB = {k: v for k, v in _public(_layers).items() if k.startswith("contrib_")}
-train = SimpleNamespace(**_public(_train, "gradients"), **_train.DECAYS, **_public(_saver))
-layers = SimpleNamespace(**_public(_layers, *_CONTRIB))
-losses = SimpleNamespace(**_public(_losses), **_losses.LOSSES)
-image = SimpleNamespace(**_public(_image), **_image.IMAGE)
+train = _Names(**_public(_train, "gradients"), **_train.DECAYS, **_public(_saver))
+layers = _Names(**_public(_layers, *_CONTRIB))
+losses = _Names(**_public(_losses), **_losses.LOSSES)
+image = _Names(**_public(_image), **_image.IMAGE)
 summary = _space(_summary, "scalar histogram image merge merge_all FileWriter Summary")
-rnn_cell = SimpleNamespace(**_cells)
-nn = SimpleNamespace(**_nn.NN, **_unrolled, log_sigmoid=_table.N.log_sigmoid, rnn_cell=rnn_cell)
+rnn_cell = _Names(**_cells)
+nn = _Names(**_nn.NN, **_unrolled, log_sigmoid=_table.N.log_sigmoid, rnn_cell=rnn_cell)
 errors = _space(
     _session,
     "FailedPreconditionError InvalidArgumentError NotFoundError OpError",
 )
-math = SimpleNamespace(**_table.N)
-linalg = SimpleNamespace(
+math = _Names(**_table.N)
+linalg = _Names(
     **{k: _table.N[k] for k in "norm trace diag_part eye einsum tensordot matmul".split()}
 )
-initializers = SimpleNamespace(
+initializers = _Names(
     **_initializers.INITIALIZERS, global_variables=_variables.global_variables_initializer
 )
-random = SimpleNamespace(
+random = _Names(
     normal=_initializers.random_normal,
     uniform=_initializers.random_uniform,
     truncated_normal=_initializers.truncated_normal,
@@ -119,17 +119,17 @@ random = SimpleNamespace(
     set_random_seed=_variables.set_random_seed,
 )
 nest = _space(_control, "flatten map_structure", pack_sequence_as=_control.packed)
-test = SimpleNamespace(is_gpu_available=lambda *_, **__: False, gpu_device_name=lambda: "")
-compat = SimpleNamespace(
+test = _Names(is_gpu_available=lambda *_, **__: False, gpu_device_name=lambda: "")
+compat = _Names(
     v1=_sys.modules[__name__],
     as_str=lambda x: x.decode() if isinstance(x, bytes) else str(x),
     as_bytes=lambda x: x if isinstance(x, bytes) else str(x).encode(),
 )
-contrib = SimpleNamespace(
-    rnn=SimpleNamespace(**_cells, **_unrolled),
+contrib = _Names(
+    rnn=_Names(**_cells, **_unrolled),
     seq2seq=_space(_rnn, "sequence_loss"),
-    framework=SimpleNamespace(nest=nest),
-    layers=SimpleNamespace(
+    framework=_Names(nest=nest),
+    layers=_Names(
         xavier_initializer=_initializers.xavier_initializer,
         xavier_initializer_conv2d=_initializers.xavier_initializer,
         variance_scaling_initializer=_initializers.INITIALIZERS["variance_scaling"],

@@ -12,7 +12,7 @@ import numpy as np
 import nnl.workspace as ws
 from nnl.core.ops.suggest import did_you_mean
 from nnl.core.parameters.parameter import parameter_scope, pop_parameter
-from nnl.dialects.tensorflow.graph import SESSIONS, Leaf, get_default_graph
+from nnl.dialects.tensorflow.graph import SESSIONS, Leaf, Tensor, get_default_graph
 from nnl.dialects.tensorflow.operation import one_program
 from nnl.dialects.tensorflow.shapes import TensorShape, merged, shown
 
@@ -60,7 +60,8 @@ class Transaction(ws.Function):
     def run(self, values):
         """The fetched tensors for values of those that are fed."""
         for t in self.leaves:
-            if t in self.read and not t.kept and t.key not in self.workspace.values:
+            fed = not isinstance(t, Tensor) and t.key in self.workspace.values
+            if t in self.read and not t.kept and not fed:
                 raise _missing(t)
         new = [t for t in self.written if not t.kept]
         for t in new:
@@ -138,7 +139,7 @@ class Session:
                 found = transactions[key] = Transaction(targets, feeds)
         try:
             made = found.run([fed[t] for t in feeds])
-        except ZeroDivisionError as error:
+        except (ValueError, ZeroDivisionError) as error:
             raise InvalidArgumentError(str(error)) from error
         return build(dict(zip(targets, made, strict=True)))
 
