@@ -297,6 +297,14 @@ if rank == 0:
 """
 
 
+def lives(pid: str, script: Path) -> bool:
+    """Whether a process of the job is there; the number may be another's by now."""
+    try:
+        return str(script) in Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return False
+
+
 def jobs(count: int) -> int:
     """Jobs with a rank that is killed, stopped or slow; how many have not ended as they should."""
     rng, bad, wanted = random.Random(0), 0, None
@@ -317,7 +325,8 @@ def jobs(count: int) -> int:
                 capture_output=True, text=True, stdin=subprocess.DEVNULL,
             )  # fmt: skip
             lines = done.stdout.split("\n")
-            left = [p for p in lines if p.startswith("pid ") and Path(f"/proc/{p[4:]}").exists()]
+            time.sleep(0.5)  # what the kernel has killed has gone by then
+            left = [p for p in lines if p.startswith("pid ") and lives(p[4:], script)]
             value = lines[-2] if done.returncode == 0 else "failed"
             wanted = wanted or value
             again = "restart 1 of 2" in done.stderr

@@ -53,8 +53,9 @@ def clip_together(variables: list[Variable], limit: float, stages: bool = True) 
     """As clip_grad_norm. stages: Whether parameters of other stages of a pipeline count as well."""
     there = [(v, STATE.interpreter.now.gradient(v)) for v in variables]
     grads = [g for _, g in there if g is not None]
+    others = stages and any(getattr(getattr(v, "layout", None), "pipe", None) for v in variables)
     with using(auto_forward=False):
-        if not grads:
+        if not grads and not others:
             return NdArray()
         total = _norm(there, stages)
         factor = OPS["r_div_scalar"](OPS["maximum_scalar"](total, limit), limit)
@@ -82,6 +83,8 @@ def _norm(there: list[tuple[Variable, Any]], stages: bool) -> Any:
         for over in axes:
             total = over.total(total)
         norms.append(total)
+    if not norms:
+        norms.append(NdArray())
     total = norms[0] if len(norms) == 1 else norm(stack(*norms))
     return total if pipe is None else pipe.total(total)
 

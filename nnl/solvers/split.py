@@ -126,7 +126,7 @@ class Pieces:
         Args:
             pairs: (parameter, its piece).
         Returns:
-            Those that have a gradient, on any rank or here alone.
+            Those that have a gradient; the same ones on all ranks.
         """
         now: Any = STATE.interpreter.now
         there = [(w, p) for w, p in pairs if now.gradient(w) is not None]

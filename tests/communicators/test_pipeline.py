@@ -206,3 +206,22 @@ def test_a_pipeline_of_one_rank_is_the_network() -> None:
     with pytest.raises(ValueError, match="Pipeline.step: x has no micro batch 0"):
         pipeline.step()
     nn.clear_parameters()
+
+
+def test_the_norm_counts_stages_without_gradients(tmp_path: Path) -> None:
+    code = """
+    import nnl.parametric_functions as PF
+    import nnl.solvers as S
+    stages = [lambda h: PF.affine(h, 2, name="a"), lambda h: PF.affine(h, 2, name="b")]
+    C.Pipeline(C.Mesh(pipe=2), stages, lambda y, t: F.mean(y), (2, 2), (2, 1), 1)
+    solver = S.Sgd()
+    solver.set_parameters(nn.get_parameters())
+    if rank == 1:
+        for v in nn.get_parameters().values():
+            v.g = 2
+    norm = S.clip_grad_norm(solver, 1.0)  # (4 + 2) elements of 2
+    assert abs(float(norm.data) - 24 ** 0.5) < 1e-5
+    if rank == 1:
+        assert abs(nn.get_parameters()["b/affine/b"].g[0] - 2 / 24 ** 0.5) < 1e-5
+    """
+    run(tmp_path, 2, code)
