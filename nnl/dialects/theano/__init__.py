@@ -40,6 +40,20 @@ def _words(tensors: Any) -> str:
 dprint = debugprint
 
 
+class Print:
+    """What would print values while a program runs, which has no Python in it.
+
+    Raises:
+        NotImplementedError: It is used.
+    """
+
+    def __init__(self, message: str = "", attrs: Any = ("__str__",)) -> None:
+        self.message = message
+
+    def __call__(self, x: Any) -> Any:
+        raise NotImplementedError("Print: add the variable to the outputs of the function instead")
+
+
 def _module(path: str, *sources: Any, **names: Any) -> None:
     """A module of Theano's that has no file here."""
     made = ModuleType(f"{__name__}.{path}", f"theano.{path}")
@@ -75,10 +89,15 @@ _scans = {
 }
 _never = tensor.TensorConstant
 _graph = {"Variable": Variable, "Apply": Apply, "Constant": _never}
+_look = {
+    k: getattr(gradient, k)
+    for k in ("inputs", "ancestors", "is_same_graph", "equal_computations", "clone")
+}
 _module("tensor.basic", tensor)
 for _path in ("nnet", "nnet.abstract_conv", "nnet.nnet", "nnet.bn", "nnet.neighbours", "nnet.sigm"):
     _module(f"tensor.{_path}", nnet, **_sigmoids)
 _module("tensor.nnet.conv", conv2d=nnet.conv2d)
+_module("tensor.nnet.conv3d2d", conv3d=nnet.conv3d_of_signals)
 _module("tensor.signal")
 _module("tensor.signal.pool", **_pooling)
 _module("tensor.signal.downsample", **_pooling)
@@ -96,12 +115,12 @@ _module("sandbox.cuda", cuda_available=False, cuda_enabled=False)
 _module("ifelse", ifelse=_scan.ifelse)
 _module("updates", OrderedUpdates=_function.OrderedUpdates)
 _module("scan_module", **_scans)
-_module("scan_module.scan_utils", until=_scan.until)
-_module("compile", **_compile, **_errors)
+_module("scan_module.scan_utils", until=_scan.until, **_look)
+_module("compile", SharedVariable=SharedVariable, **_compile, **_errors)
 _module("compile.sharedvalue", SharedVariable=SharedVariable, shared=shared)
 _module("compile.function_module", **_errors)
 _module("gof", **_graph)
-_module("gof.graph", inputs=gradient.inputs, ancestors=gradient.ancestors, **_graph)
+_module("gof.graph", **_look, **_graph)
 _module("gof.fg", MissingInputError=_function.MissingInputError)
-_module("printing", debugprint=debugprint, pprint=str, pp=str)
+_module("printing", debugprint=debugprint, pprint=str, pp=str, Print=Print)
 pp = pprint = str

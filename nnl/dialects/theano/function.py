@@ -13,8 +13,8 @@ import nnl.workspace as ws
 from nnl.core.graph.variable import Variable
 from nnl.core.parameters.parameter import parameter_scope, set_parameter
 from nnl.dialects.theano.elementwise import cast
-from nnl.dialects.theano.methods import TensorVariable
-from nnl.dialects.theano.variable import array_of, as_tensor_variable, named
+from nnl.dialects.theano.methods import Operators
+from nnl.dialects.theano.variable import array_of, as_tensor_variable, named, precision
 from nnl.graph.program.program import Program
 
 
@@ -38,7 +38,7 @@ class OrderedUpdates(OrderedDict):  # type: ignore[type-arg]
         return OrderedUpdates(other) + self
 
 
-class SharedVariable(TensorVariable):
+class SharedVariable(Operators):
     """A variable with a value that functions share and update."""
 
     default_update: Any = None
@@ -177,7 +177,8 @@ class Function:
         if given:
             raise TypeError(f"Unknown input or state: {next(iter(given))!r}")
         arrays = [self._fed(i, v) for i, v in zip(self.inputs, values, strict=True)]
-        found = self.inner(*arrays)
+        with precision():
+            found = self.inner(*arrays)
         results = [
             v.astype(t.dtype, copy=False) for t, v in zip(self.inner.outputs, found, strict=True)
         ]

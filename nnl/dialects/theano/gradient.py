@@ -60,6 +60,36 @@ def inputs(variables: Iterable[Any]) -> list[ws.Tensor]:
     return list(found)
 
 
+def is_same_graph(x: Any, y: Any, givens: Any = None) -> bool:
+    """Whether two variables are computed in the same way of the same variables."""
+    pairs = dict(givens or {})
+    todo = [(x, y)]
+    while todo:
+        a, b = todo.pop()
+        if a is b or pairs.get(a) is b:
+            continue
+        p, q = a.operator, b.operator
+        if p is None or q is None or p.type != q.type or a.index != b.index:
+            return False
+        if p.type == "constant":
+            if not np.array_equal(a.data, b.data):
+                return False
+        elif len(p.inputs) != len(q.inputs):
+            return False
+        for m, n in zip(p.inputs, q.inputs, strict=False):
+            if isinstance(m, ws.Tensor) and isinstance(n, ws.Tensor):
+                todo.append((m, n))
+            elif isinstance(m, ws.Tensor) or isinstance(n, ws.Tensor) or not np.array_equal(m, n):
+                return False
+    return True
+
+
+def equal_computations(xs: Any, ys: Any, in_xs: Any = (), in_ys: Any = ()) -> bool:
+    """Whether variables are computed in the same way, of inputs in each other's place."""
+    pairs = dict(zip(in_xs, in_ys, strict=True))
+    return all(is_same_graph(x, y, pairs) for x, y in zip(xs, ys, strict=True))
+
+
 def clone(
     output: Any, replace: Any = None, strict: bool = True, share_inputs: bool = True, **more: Any
 ) -> Any:

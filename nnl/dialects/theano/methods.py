@@ -15,8 +15,7 @@ def _turned(f: Callable[..., Any]) -> Callable[..., Any]:
     return lambda x, y: f(y, x)
 
 
-@of_results
-class TensorVariable(Variable):
+class Operators(Variable):
     """A variable with Theano's operators and methods."""
 
     __hash__ = Variable.__hash__
@@ -67,3 +66,8 @@ class TensorVariable(Variable):
     def size(self) -> Any:
         """How many elements it has."""
         return reduction.prod(self.shape)
+
+
+@of_results
+class TensorVariable(Operators):
+    """What is given or computed, and not shared."""

@@ -10,7 +10,7 @@ import numpy as np
 
 import nnl.functions as F
 import nnl.workspace as ws
-from nnl.converters.onnx.importing.shape import padded
+from nnl.converters.onnx.importing.shape import padded, part
 from nnl.converters.onnx.running.values import reshape, shape_of, transpose, var
 from nnl.dialects.theano import elementwise as E
 from nnl.dialects.theano import reduction as R
@@ -272,6 +272,30 @@ def conv2d_grad_wrt_inputs(
     )  # fmt: skip
 
 
+class AbstractConv2d_gradInputs:
+    """The gradient of conv2d with respect to its images, as an operator to call.
+
+    Args:
+        rest: As of conv2d_grad_wrt_inputs.
+    """
+
+    def __init__(
+        self, imshp: Any = None, kshp: Any = None, border_mode: Any = "valid",
+        subsample: Any = (1, 1), filter_flip: bool = True, **more: Any,
+    ) -> None:  # fmt: skip
+        self.options = (kshp, border_mode, subsample, filter_flip)
+
+    def __call__(self, filters: Any, output_grad: Any, shape: Any) -> Any:
+        return conv2d_grad_wrt_inputs(output_grad, filters, shape, *self.options)
+
+
+def conv3d_of_signals(signals: Any, filters: Any, *shapes: Any, border_mode: str = "valid") -> Any:
+    """conv3d of (batch, time, channels, height, width) with filters in this order of axes."""
+    order = (0, 2, 1, 3, 4)
+    x, w = dimshuffle(signals, *order), dimshuffle(filters, *order)
+    return dimshuffle(conv3d(x, w, border_mode=border_mode), *order)
+
+
 def bilinear_upsampling(input: Any, ratio: int, **kwargs: Any) -> Any:
     """Images, `ratio` times as large: between their points, and the last one again at the end."""
     x = given(input)
@@ -320,12 +344,13 @@ def batch_normalization_train(
 
     Returns:
         The result, the mean, 1 / the standard deviation; and where they are given, the next running
-        mean and variance.
+        mean and variance. Statistics have the axes that gamma has.
     """
     x = as_tensor_variable(inputs)
     over = _of_axes(axes, x.ndim)
     mean, variance = R.mean(x, over, keepdims=True), R.var_(x, over, keepdims=True)
     inverse = E.inv(E.sqrt(variance + epsilon))  # type: ignore[attr-defined]
+    without = as_tensor_variable(gamma).ndim < x.ndim
     gamma, beta = (_spread(v, x, over) for v in (gamma, beta))
     results = [(x - mean) * (gamma * inverse) + beta, mean, inverse]
     a = running_average_factor
@@ -335,7 +360,8 @@ def batch_normalization_train(
         n = E.true_div(R.prod(x.shape), R.prod(mean.shape))
         new = _spread(running_var, x, over) * (1 - a) + (n / (n - 1)) * variance * a
         results.append(new)
-    return results
+    left = [i for i in range(x.ndim) if i not in over]
+    return [results[0], *[dimshuffle(r, *left) if without else r for r in results[1:]]]
 
 
 def batch_normalization_test(
@@ -383,13 +409,17 @@ def _pool(
         )
         sizes = x.shape
         x = F.reshape(x, (-1, 1, *sizes[lead:])) if lead != 2 else x
-        options = {"stride": stride, "ignore_border": border, "pad": pad}
-        if mode == "max":
-            y = F.max_pooling(x, kernel, **options)
-        elif mode == "sum":
-            y = F.sum_pooling(x, kernel, **options)
-        else:
-            y = F.average_pooling(x, kernel, **options, including_pad=mode == "average_inc_pad")
+        f = {"max": F.max_pooling, "sum": F.sum_pooling}.get(mode, F.average_pooling)
+        options = {} if mode in ("max", "sum") else {"including_pad": mode == "average_inc_pad"}
+        y = f(x, kernel, stride=stride, ignore_border=border, pad=pad, **options)
+        if not border:  # no window of which another one has all elements
+            zipped = zip(sizes[lead:], kernel, stride, pad, strict=True)
+            most = [
+                (r - 1) // s + 1 if s >= k else max(0, (r + 2 * p - 1 - k) // s + 1) + 1
+                for r, k, s, p in zipped
+            ]
+            for axis, count in enumerate(most):
+                y = part(y, 2 + axis, 0, min(count, y.shape[2 + axis]))
         return F.reshape(y, (*sizes[:lead], *y.shape[2:]))
 
     return made(type, compute, [*inputs, *values], (*sizes_of(x)[:lead], *[None] * n), fraction(x))

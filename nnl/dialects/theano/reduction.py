@@ -236,8 +236,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
         first, second = list(range(n - axes, n)), list(range(axes))
     else:
         first, second = (
-            [int(i) % k for i in (s if isinstance(s, (list, tuple)) else [s])]
-            for s, k in zip(axes, (n, m), strict=True)
+            [int(i) % k for i in np.ravel(s)] for s, k in zip(axes, (n, m), strict=True)
         )
     return _einsum("tensordot", a, b, first, second, [])
 
@@ -249,7 +248,7 @@ def batched_tensordot(x: Any, y: Any, axes: Any = 2) -> Any:
         n = len(sizes_of(a))
         first, second = list(range(n - axes, n)), list(range(1, axes + 1))
     else:
-        first, second = (list(s) if isinstance(s, (list, tuple)) else [s] for s in axes)
+        first, second = ([int(i) for i in np.ravel(s)] for s in axes)
     return _einsum("batched_tensordot", a, b, first, second, [0])
 
 

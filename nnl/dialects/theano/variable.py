@@ -62,7 +62,7 @@ def array_of(x: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
         plain = isinstance(x, (int, float)) and not isinstance(x, (bool, np.generic))
         dtype = np.dtype(config.floatX) if plain and made.dtype.kind == "f" else made.dtype
         if plain and made.dtype.kind == "i":
-            dtype = np.result_type(np.min_scalar_type(x), np.int8)
+            dtype = np.min_scalar_type(min(x, -x - 1))
     return made.astype(as_dtype(dtype))
 
 
@@ -219,8 +219,10 @@ COMPARISONS = ("eq", "neq", "lt", "le", "gt", "ge")
 _DOUBLE: list[Any] = []
 
 
-def _double() -> Any:
-    """Where float64 is computed."""
+def precision() -> Any:
+    """How functions compute: with floatX "float64" in double precision."""
+    if config.floatX != "float64":
+        return nullcontext()
     if not _DOUBLE:
         _DOUBLE.append(Context(["cpu:double"]))
     return using(context=_DOUBLE[0], target=_DOUBLE[0].target)
@@ -268,13 +270,12 @@ class Apply(ws.Operator):
         """Its results. What depends on sizes alone is computed at once."""
         given = [cast(values[x], x.dtype) if isinstance(x, ws.Tensor) else x for x in self.inputs]
         folded = self.constant and not any(map(is_var, given))
-        with _double() if any(dtype_of(v) == np.float64 for v in given) else nullcontext():
-            if folded and not STATE.auto_forward:
-                with using(interpreter=EAGER, no_grad=True):
-                    results = [array(v) for v in self._made(given)]
-            else:
-                results = self._made(given)
-                results = [array(v) for v in results] if folded else results
+        if folded and not STATE.auto_forward:
+            with using(interpreter=EAGER, no_grad=True):
+                results = [array(v) for v in self._made(given)]
+        else:
+            results = self._made(given)
+            results = [array(v) for v in results] if folded else results
         return [_typed(v, t.dtype) for v, t in zip(results, self.outputs, strict=True)]
 
     def _made(self, given: Sequence[Any]) -> list[Any]:

@@ -68,7 +68,8 @@ def _variable(rank: str, letter: str) -> Callable[..., Any]:
 
 def _several(one: Callable[..., Any]) -> Callable[..., Any]:
     def variables(*names: Any) -> list[Any]:
-        listed = [None] * names[0] if len(names) == 1 and isinstance(names[0], int) else names
+        given = names[0] if len(names) == 1 else names
+        listed = [None] * given if isinstance(given, int) else given
         return [one(n) for n in listed]
 
     variables.__name__ = f"{one.__name__}s"
