@@ -42,4 +42,5 @@ MARKERS = {
     "dialect": dialects.names,
     "headers": headers.headers,
     "caffe-layers": dialects.caffe_layers,
+    "theano-names": dialects.theano_names,
 }

@@ -96,7 +96,7 @@ def test_shared_values_are_parameters_and_updates_see_old_values(workspace):
         (lambda x, y: theano.shared(x), TypeError, "needs numeric values and not symbolic"),
         (lambda x, y: theano.shared(["a"]), TypeError, "'a'.* is no number, array or symbolic"),
         (lambda x, y: theano.scan(lambda: x), ValueError, "neither sequences nor n_steps"),
-        (lambda x, y: theano.scan(lambda a: (a, a), x, [None]), ValueError, "1 of outputs_info, an"),
+        (lambda x, y: theano.scan(lambda a: (a, a), x, [None]), ValueError, "1 of outputs_info"),
         (lambda x, y: theano.scan(lambda a, s: x, x, T.zeros(())), ValueError, "has 1 axes, and i"),
         (lambda x, y: theano.scan(lambda a, s: a, x, {"initial": x, "taps": [1]}), ValueError,
          r"taps of an output are \[1\]"),
