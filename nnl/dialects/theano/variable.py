@@ -266,7 +266,7 @@ class Apply(ws.Operator):
         """What it is called."""
         return self.type
 
-    def run(self, values: Mapping[ws.Tensor, Any]) -> list[Any]:
+    def results(self, values: Mapping[ws.Tensor, Any]) -> list[Any]:
         """Its results. What depends on sizes alone is computed at once."""
         given = [cast(values[x], x.dtype) if isinstance(x, ws.Tensor) else x for x in self.inputs]
         folded = self.constant and not any(map(is_var, given))
