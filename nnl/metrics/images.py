@@ -78,8 +78,8 @@ def perceptual_distance(
     where the vector of channels at each place has the length 1.
 
     Args:
-        a, b: Maps (B, C, H, W), one of each layer; `nnl.models.vgg_features` gives those of the
-            paper's network, with weights of torchvision.
+        a, b: Maps (B, C, H, W), one of each layer of a network; those of the
+            paper are of VGG16, after its blocks.
         weights: (C,) of each layer; None: 1, as of the paper's distance without learned weights.
     Returns:
         (B,), at least 0.

@@ -431,3 +431,20 @@ def test_need_grad_set_late_does_not_reach_functions_called_under_no_grad():
     y.forward()
     y.backward()
     assert not y.need_grad and (x.g == 0).all()
+
+
+@pytest.mark.parametrize("auto_forward", (False, True))
+def test_gradients_with_respect_to_what_was_unlinked(auto_forward):
+    """The penalty on a critic's slope: backward passes w and stops at the unlinked point."""
+    x = nn.Variable.from_numpy_array(np.array([1.0, 2.0], np.float32), need_grad=True)
+    w = nn.Variable.from_numpy_array(np.array([3.0, 5.0], np.float32), need_grad=True)
+    with nn.auto_forward(auto_forward):
+        point = F.unlink(x * 2)
+        point.need_grad = True
+        (slope,) = nn.grad([F.sum(w * point**2)], [point])
+        penalty = F.sum(slope**2)  # (2 w p)^2
+    penalty.forward()
+    x.g = w.g = 0
+    penalty.backward()
+    np.testing.assert_allclose(w.g, 8 * w.d * (2 * x.d) ** 2, rtol=1e-6)
+    assert not x.g.any()

@@ -88,7 +88,7 @@ def backprop(
             state["target"], state["origin"] = node.target, node.origin
             if before is not None:
                 before(node)
-            gxs = _vjp(node, slots, as_graph)
+            gxs = _vjp(node, slots, as_graph) if node.op.differentiable else ()
             for value, gx in zip(node.inputs, gxs, strict=False):
                 if gx is not None and value is not None and value.need_grad:
                     add(value, gx)
