@@ -29,9 +29,9 @@ from pathlib import Path
 import numpy as np
 
 from nnl.console.documents.document import Document, Net
+from nnl.console.documents.training import write_training
 from nnl.console.palette.palette import layers
 from nnl.console.server.state import Console
-from nnl.console.trials.training import write_training
 
 ROWS, BATCH = 6400, 64
 WAYS = ("script", "command", "console")

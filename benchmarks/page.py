@@ -23,7 +23,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 from nnl.console.documents.samples import resnet_152
-from nnl.console.server.store import new_id
+from nnl.console.machine.store import new_id
 from tests.browser.conftest import BUILT, CHROMIUM, FLAGS, SIZE, Server
 from tests.browser.drawing import settle
 
@@ -154,7 +154,7 @@ def main():
 
 def many(folder, project):
     """Write 1,000 trials with 10 epochs each into the index of a console."""
-    from nnl.console.server.store import Store
+    from nnl.console.machine.store import Store
 
     store = Store(folder)
     with store.change() as db:

@@ -7,14 +7,11 @@ __version__ = "0.1.0"
 
 from nnl.nnabla import paths as _paths  # isort: skip  (finds modules that are imported below)
 from nnl import context, ext_utils  # noqa: F401
+from nnl.core.arguments.suggest import module_getattr as _module_getattr
 from nnl.core.arrays.array import NdArray
-from nnl.core.graph.grad import grad
+from nnl.core.differentiation.grad import grad
 from nnl.core.graph.variable import Variable, forward_all
-from nnl.core.interpreters import (
-    callback,  # noqa: F401
-    random,  # noqa: F401
-)
-from nnl.core.interpreters.caches import set_cache_size
+from nnl.core.interpreters import callback  # noqa: F401
 from nnl.core.interpreters.callback import (
     set_function_post_hook,
     set_function_pre_hook,
@@ -25,8 +22,6 @@ from nnl.core.interpreters.callback import (
     unset_solver_post_hook,
     unset_solver_pre_hook,
 )
-from nnl.core.interpreters.context import Context
-from nnl.core.interpreters.random import seed
 from nnl.core.interpreters.switches import (
     auto_forward,
     context_scope,
@@ -39,8 +34,10 @@ from nnl.core.interpreters.switches import (
     set_default_context,
     set_global_recompute,
 )
+from nnl.core.ops import random  # noqa: F401
+from nnl.core.ops.caches import set_cache_size
+from nnl.core.ops.random import seed
 from nnl.core.ops.schema import schema
-from nnl.core.ops.suggest import module_getattr as _module_getattr
 from nnl.core.parameters import parameter  # noqa: F401
 from nnl.core.parameters.parameter import (
     clear_parameters,
@@ -48,6 +45,7 @@ from nnl.core.parameters.parameter import (
     get_parameters,
     parameter_scope,
 )
+from nnl.core.settings.context import Context
 from nnl.ext import get_extension_context as _get_extension_context
 from nnl.ext.native import set_threads
 

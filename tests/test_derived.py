@@ -9,13 +9,13 @@ import pytest
 
 import nnl as nn
 from nnl.core.arrays.array import NdArray
-from nnl.core.graph.grad import grad
+from nnl.core.differentiation.grad import grad
 from nnl.core.graph.node import Value
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters import random as nnl_random
-from nnl.core.interpreters.context import STATE
 from nnl.core.interpreters.interpreter import STATIC
+from nnl.core.ops import random as nnl_random
 from nnl.core.ops.op import OPS
+from nnl.core.settings.context import STATE
 from nnl.graph.printing.text import describe
 from nnl.graph.program.program import LIBRARY_OPS
 
@@ -109,7 +109,7 @@ class Case:
         if self.op.has_resolve:
             attrs = self.op._resolve(attrs, tuple(xs))
         self.resolved_attrs = attrs
-        from nnl.core.interpreters.dispatch import apply
+        from nnl.core.graph.dispatch import apply
 
         y = apply(self.op, attrs, tuple(xs))
         return y if isinstance(y, tuple) else (y,)
@@ -368,7 +368,7 @@ def test_arrays_give_the_same_as_variables(op, i):
 
 
 def test_state_is_as_before_the_tests():
-    assert STATE.interpreter is STATIC and STATE.record
+    assert STATE.interpreter is STATIC and STATE.make_nodes
     assert Value.leaf(NdArray(2)).node is None
 
 

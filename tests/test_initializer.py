@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nnl import initializer as I
-from nnl.core.interpreters import random as nnl_random
+from nnl.core.ops import random as nnl_random
 
 
 class Weight:

@@ -40,7 +40,7 @@ using namespace nnl;
 void bind_array_kernel(nb::module_& m);  // array_kernel.cpp
 void bind_call(nb::module_& m);          // call.cpp
 void bind_graph(nb::module_& m);         // bind_graph.cpp
-void bind_lists(nb::module_& m);         // lists.cpp
+void bind_bulk(nb::module_& m);          // bulk.cpp
 void bind_parametric(nb::module_& m);    // parametric.cpp
 void bind_location(nb::module_& m);      // location.cpp
 void bind_model(nb::module_& m);         // bind_model.cpp
@@ -283,7 +283,7 @@ NB_MODULE(_native, m) {
   bind_array_kernel(m);
   bind_call(m);
   bind_graph(m);
-  bind_lists(m);
+  bind_bulk(m);
   bind_parametric(m);
   bind_location(m);
   bind_model(m);

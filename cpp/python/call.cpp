@@ -75,7 +75,7 @@ class Call {
       records_ = true;
     }
     if (core->Deferring.exactly(now)) {
-      skeleton_ = nb::borrow(core->Deferring.skeleton.of(now));
+      deferred_ = nb::borrow(core->Deferring.deferred.of(now));
       watch_ = nb::borrow(core->Deferring.watch.of(now));
       return true;
     }
@@ -195,7 +195,7 @@ class Call {
   // Whether this thread computes now, and nobody wants to know.
   bool is_usual() {
     static PyObject* const no_grad = text("no_grad");
-    static PyObject* const record = text("record");
+    static PyObject* const make_nodes = text("make_nodes");
     static PyObject* const recompute = text("recompute");
     static PyObject* const profiled = text("profiled");
     for (Py_ssize_t i = 0; i < called_.count; ++i) {
@@ -217,7 +217,7 @@ class Call {
     }
     if (records_ || core->hooks_active.on(core->hooks)) return false;
     called_.need =
-        called_.need && core->Op.differentiable.on(called_.op) && !on(no_grad) && on(record);
+        called_.need && core->Op.differentiable.on(called_.op) && !on(no_grad) && on(make_nodes);
     called_.again = mode(recompute);
     return called_.again && !(called_.need && on(profiled));
   }
@@ -277,13 +277,13 @@ class Call {
   bool is_watched() const { return !watch_.is_none() && !called_.arrays; }
 
   // Whether a co-executed step does it later; see nnl.coexec.
-  bool is_put_off() const { return !skeleton_.is_none(); }
+  bool is_put_off() const { return !deferred_.is_none(); }
 
   PyObject* put_off() {
     static PyObject* const apply = text("apply");
     static PyObject* const execute = text("execute");
     PyObject* result;
-    if (nnl::put_off(called_, skeleton_.ptr(), &result)) return result;
+    if (nnl::put_off(called_, deferred_.ptr(), &result)) return result;
     if (PyErr_Occurred()) return nullptr;
     nb::object inputs = nb::steal(PyTuple_New(called_.count));
     if (!inputs.is_valid()) return nullptr;
@@ -293,10 +293,10 @@ class Call {
                        Py_NewRef(x == Py_None || !called_.arrays ? x : data_of(x)));
     }
     if (!called_.arrays)
-      return PyObject_CallMethodObjArgs(skeleton_.ptr(), apply, called_.op, called_.attrs.ptr(),
+      return PyObject_CallMethodObjArgs(deferred_.ptr(), apply, called_.op, called_.attrs.ptr(),
                                         inputs.ptr(), called_.edges.ptr(), called_.bound.ptr(),
                                         called_.need ? Py_True : Py_False, nullptr);
-    nb::object made = nb::steal(PyObject_CallMethodObjArgs(skeleton_.ptr(), execute, called_.op,
+    nb::object made = nb::steal(PyObject_CallMethodObjArgs(deferred_.ptr(), execute, called_.op,
                                                            called_.attrs.ptr(), called_.bound.ptr(),
                                                            inputs.ptr(), nullptr));
     return made.is_valid() ? PySequence_GetItem(made.ptr(), 0) : nullptr;
@@ -330,7 +330,7 @@ class Call {
   Called called_;
   Py_ssize_t held_ = 0;
   PyObject* bufs_[most_inputs + 1];  // from 1 on: what is called may use the place before
-  nb::object space_, stream_, skeleton_ = nb::none(), watch_ = nb::none();
+  nb::object space_, stream_, deferred_ = nb::none(), watch_ = nb::none();
   PyObject* modes_ = nullptr;
   bool records_ = false;  // Variables would be recorded
 };

@@ -69,8 +69,8 @@ nanobind::list captured(const nanobind::list& outputs);
 bool plain(const nanobind::list& nodes);
 
 // Puts a call off in a co-executed step, if that needs nothing but what its paths know; false
-// where the skeleton has to see to it. The result is null with an error.
-bool put_off(const Called& called, PyObject* skeleton, PyObject** result);
+// where the deferred step has to see to it. The result is null with an error.
+bool put_off(const Called& called, PyObject* deferred, PyObject** result);
 
 // Tells the watch of a co-executed step of a call of Variables; false with an error.
 bool tell_watch(const Called& called, PyObject* watch);
@@ -82,7 +82,7 @@ bool renew_usual(PyObject* nd, PyObject* space);
 // Adds to the count of a key, which is not there while it is 0.
 void count(PyObject* counts, PyObject* key, Py_ssize_t more);
 
-// Graph.key(skeleton) of nnl/coexec/deferring/backward.py; null with an error.
-PyObject* graph_key(PyObject* graph, PyObject* skeleton);
+// Graph.key(deferred) of nnl/coexec/deferring/backward.py; null with an error.
+PyObject* graph_key(PyObject* graph, PyObject* deferred);
 
 }  // namespace nnl

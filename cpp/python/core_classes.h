@@ -78,10 +78,10 @@ struct ArrayClass : Class {
 struct RecordClass : Class {
   using Class::Class;
   Slot fill = slot("fill"), cleared = slot("cleared"), early = slot("early"), own = slot("own"),
-       views = slot("views"), version = slot("version"), work = slot("work"), place = slot("place"),
-       family = slot("family");
+       views = slot("views"), version = slot("version"), work = slot("work"),
+       number = slot("number"), family = slot("family");
   std::array<const Slot*, 9> all() const {
-    return {&fill, &cleared, &early, &own, &views, &version, &work, &place, &family};
+    return {&fill, &cleared, &early, &own, &views, &version, &work, &number, &family};
   }
 };
 
@@ -117,7 +117,7 @@ struct StaticClass : Class {
 
 struct DeferringClass : Class {
   using Class::Class;
-  Slot skeleton = slot("skeleton"), watch = slot("watch");
+  Slot deferred = slot("deferred"), watch = slot("watch");
 };
 
 inline PyObject* kept(nanobind::object x) { return x.release().ptr(); }
@@ -131,7 +131,7 @@ struct Core {
         Bound(interpreter.attr("Bound")),
         Spec(nanobind::module_::import_("nnl.core.arrays.spec").attr("Spec")),
         NdArray(interpreter.attr("NdArray")),
-        Record(nanobind::module_::import_("nnl.core.arrays.memory_record").attr("Record")),
+        Record(nanobind::module_::import_("nnl.core.arrays.memory_record").attr("MemoryRecord")),
         Variable(interpreter.attr("Variable")),
         Value(interpreter.attr("Value")),
         Node(nanobind::module_::import_("nnl.core.graph.node").attr("Node")),

@@ -14,8 +14,8 @@ namespace {
 // Graph.key() of nnl/coexec/deferring/backward.py, which says what is in it.
 class GraphKey {
  public:
-  GraphKey(PyObject* graph, PyObject* skeleton)
-      : skeleton_(skeleton),
+  GraphKey(PyObject* graph, PyObject* deferred)
+      : deferred_(deferred),
         nodes_(nb::steal(PyObject_GetAttrString(graph, "nodes"))),
         leaves_(nb::steal(PyObject_GetAttrString(graph, "leaves"))),
         arrays_(nb::steal(PyObject_GetAttrString(graph, "arrays"))) {}
@@ -87,11 +87,11 @@ class GraphKey {
   nb::object of_array(PyObject* nd) {
     const ArrayClass& NdArray = core->NdArray;
     PyObject* record = NdArray.record.of(nd);
-    const bool mine = core->Record.work.of(record) == skeleton_;
+    const bool mine = core->Record.work.of(record) == deferred_;
     nb::object at = number_of(array_at_, NdArray.bufs.of(nd), nd, arrays_);
     if (!at.is_valid()) return {};
     return nb::steal(PyTuple_Pack(3, at.ptr(), NdArray.spec.of(nd),
-                                  mine ? core->Record.place.of(record) : Py_None));
+                                  mine ? core->Record.number.of(record) : Py_None));
   }
 
   // The number of what is met for the first time, or once more.
@@ -102,16 +102,16 @@ class GraphKey {
     return nb::steal(PyLong_FromSsize_t(found->second));
   }
 
-  PyObject* const skeleton_;
+  PyObject* const deferred_;
   nb::object nodes_, leaves_, arrays_;
   std::unordered_map<PyObject*, Py_ssize_t> node_at_, leaf_at_, array_at_;
 };
 
 }  // namespace
 
-PyObject* graph_key(PyObject* graph, PyObject* skeleton) {
+PyObject* graph_key(PyObject* graph, PyObject* deferred) {
   try {
-    return GraphKey(graph, skeleton).make().release().ptr();
+    return GraphKey(graph, deferred).make().release().ptr();
   } catch (const std::exception& e) {
     PyErr_SetString(PyExc_RuntimeError, e.what());
     return nullptr;

@@ -6,7 +6,7 @@
 
 namespace nnl {
 
-struct SkeletonClass : Class {
+struct DeferredStepClass : Class {
   using Class::Class;
   Slot at = slot("at"), path = slot("path"), made = slot("made"), given = slot("given"),
        before = slot("before"), edges = slot("edges"), paths = slot("paths"),
@@ -19,7 +19,7 @@ struct PathsClass : Class {
   Slot attrs = slot("attrs");
 };
 
-struct PlaceClass : Class {
+struct PathNodeClass : Class {
   using Class::Class;
   Slot after = slot("after"), visits = slot("visits"), passes = slot("passes");
 };
@@ -38,25 +38,26 @@ struct PassClass : Class {
 
 // What of nnl.coexec calls work with. Made once; it stays until the process ends.
 struct Later {
-  Later(const nanobind::module_& skeleton, const nanobind::module_& backward)
-      : Skeleton(skeleton.attr("Skeleton")),
-        Paths(skeleton.attr("Paths")),
-        Place(skeleton.attr("Place")),
+  Later(const nanobind::module_& deferred, const nanobind::module_& backward)
+      : DeferredStep(deferred.attr("DeferredStep")),
+        Paths(deferred.attr("Paths")),
+        PathNode(deferred.attr("PathNode")),
         Edges(backward.attr("Edges")),
         Pass(backward.attr("Pass")),
-        at_once(kept(skeleton.attr("AT_ONCE"))),
-        with_input(kept(skeleton.attr("WITH_INPUT"))),
-        space(kept(skeleton.attr("SPACE"))),
-        holders(kept(nanobind::module_::import_("nnl.graph.plan.buffer_owners").attr("HOLDERS"))),
-        numbers(kept(skeleton.attr("Skeleton").attr("_numbers"))),
-        calls(kept(skeleton.attr("Skeleton").attr("calls"))),
-        becomes(kept(skeleton.attr("Skeleton").attr("becomes"))),
-        backward(kept(skeleton.attr("Skeleton").attr("backward"))),
-        epoch(kept(nanobind::module_::import_("nnl.core.interpreters.context").attr("EPOCH"))) {}
+        at_once(kept(deferred.attr("AT_ONCE"))),
+        with_input(kept(deferred.attr("WITH_INPUT"))),
+        space(kept(deferred.attr("SPACE"))),
+        holders(
+            kept(nanobind::module_::import_("nnl.graph.lowering.buffer_owners").attr("HOLDERS"))),
+        numbers(kept(deferred.attr("DeferredStep").attr("_numbers"))),
+        calls(kept(deferred.attr("DeferredStep").attr("calls"))),
+        becomes(kept(deferred.attr("DeferredStep").attr("becomes"))),
+        backward(kept(deferred.attr("DeferredStep").attr("backward"))),
+        epoch(kept(nanobind::module_::import_("nnl.core.settings.context").attr("EPOCH"))) {}
 
-  const SkeletonClass Skeleton;
+  const DeferredStepClass DeferredStep;
   const PathsClass Paths;
-  const PlaceClass Place;
+  const PathNodeClass PathNode;
   const EdgesClass Edges;
   const PassClass Pass;
   PyObject *at_once, *with_input, *space, *holders, *numbers, *calls, *becomes, *backward, *epoch;
@@ -67,16 +68,16 @@ inline const Later* later;
 // The record of an array, one that stays; borrowed.
 PyObject* lasting(PyObject* nd, PyObject* record);
 
-// The number of an array's memory, as Skeleton.number() gives it; none for what is unusual.
-nanobind::object number_of(PyObject* skeleton, PyObject* nd);
+// The number of an array's memory, as DeferredStep.number() gives it; none for what is unusual.
+nanobind::object number_of(PyObject* deferred, PyObject* nd);
 
-// Goes to a place, whose calls make so many arrays that nobody has, as Skeleton.go() does.
-bool go_to(PyObject* skeleton, PyObject* place, Py_ssize_t makes);
+// Goes to a place, whose calls make so many arrays that nobody has, as DeferredStep.go() does.
+bool go_to(PyObject* deferred, PyObject* place, Py_ssize_t makes);
 
-// become(skeleton, leaves, sums, specs) of nnl/coexec/deferring/backward.py.
+// become(deferred, leaves, sums, specs) of nnl/coexec/deferring/backward.py.
 PyObject* become(PyObject*, PyObject* const* args, Py_ssize_t n);
 
-// Skeleton.backward(output, grad, clear).
-PyObject* backward(PyObject* skeleton, PyObject* const* args, Py_ssize_t n);
+// DeferredStep.backward(output, grad, clear).
+PyObject* backward(PyObject* deferred, PyObject* const* args, Py_ssize_t n);
 
 }  // namespace nnl

@@ -13,7 +13,7 @@ void bind_location(nb::module_& m);
 
 namespace {
 
-PyObject* starts_of;  // nnl.core.graph.origin.starts
+PyObject* starts_of;  // nnl.core.arguments.origin.starts
 
 // Where the instructions of every code that was met begin; it is kept alive with them.
 std::unordered_map<PyCodeObject*, std::vector<uint32_t>> known;
@@ -82,7 +82,7 @@ PyObject* location_of(PyObject*, PyObject* const* args, Py_ssize_t n) {
 
 PyMethodDef method = {"location",
                       reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&location_of)),
-                      METH_FASTCALL, "What nnl.core.graph.origin says, faster."};
+                      METH_FASTCALL, "What nnl.core.arguments.origin says, faster."};
 
 }  // namespace
 

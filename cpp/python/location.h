@@ -6,8 +6,8 @@
 
 namespace nnl {
 
-// Where the Python code of this thread is, as in nnl.core.graph.origin.Location: up to the frame
-// `stop`, or all of it where that is null. Throws nb::python_error.
+// Where the Python code of this thread is, as in nnl.core.arguments.origin.Location: up to the
+// frame `stop`, or all of it where that is null. Throws nb::python_error.
 uint64_t location(PyFrameObject* stop);
 
 }  // namespace nnl

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every call of a parametric function does besides its work: nnl/core/parameters/parameter.py
-// and nnl/core/ops/annotations.py say what that is. What is unusual is left to them.
+// and nnl/core/arguments/annotations.py say what that is. What is unusual is left to them.
 #include <utility>
 
 #include "called.h"
@@ -15,13 +15,13 @@ namespace {
 // What of nnl.core these functions work with. Made once; it stays until the process ends.
 struct Registry {
   explicit Registry(const nb::module_& parameter)
-      : place(kept(parameter.attr("PLACE"))),
+      : scope_state(kept(parameter.attr("SCOPE"))),
         parts(kept(parameter.attr("_parts"))),
         in_scope(kept(parameter.attr("in_scope"))),
         take_back(kept(parameter.attr("take_back"))),
         ordered(parameter.attr("OrderedDict")) {}
 
-  PyObject *place, *parts, *in_scope, *take_back;
+  PyObject *scope_state, *parts, *in_scope, *take_back;
   const Class ordered;
 };
 
@@ -32,9 +32,9 @@ const Registry& registry() {
 }
 
 // Where in the registry this thread is, borrowed; null where it was never elsewhere.
-PyObject* place_of_this_thread() {
-  static thread_local OfThread place;
-  return place.of(registry().place);
+PyObject* scope_of_this_thread() {
+  static thread_local OfThread scope_state;
+  return scope_state.of(registry().scope_state);
 }
 
 // An item of a dictionary, borrowed; null for none.
@@ -66,7 +66,7 @@ bool is_usual(PyObject* kind, PyObject* value, PyObject* usual_types) {
   return !overflow;
 }
 
-// usual(args, kw, positional, kinds, types) of nnl/core/ops/annotations.py.
+// usual(args, kw, positional, kinds, types) of nnl/core/arguments/annotations.py.
 PyObject* usual(PyObject*, PyObject* const* args, Py_ssize_t n) {
   if (n != 5) return PyErr_Format(PyExc_TypeError, "usual: got %zd arguments, wanted 5", n);
   PyObject *values = args[0], *positional = args[2], *types = args[4], *name, *value;
@@ -90,9 +90,9 @@ class InScope {
  public:
   // Finds the scope; false where it is not there yet, or something is unusual.
   bool find(PyObject* scope, Py_ssize_t own, PyObject* name) {
-    place_ = place_of_this_thread();
+    scope_state_ = scope_of_this_thread();
     modes_ = modes_of_this_thread();
-    if (!place_ || !modes_ || !PyUnicode_Check(scope)) return false;
+    if (!scope_state_ || !modes_ || !PyUnicode_Check(scope)) return false;
     for (size_t i = 0; i < outer_.size(); ++i) outer_[i] = nb::borrow(item(holder(i), name_of(i)));
     const auto& [scope_now, path, made, layer] = outer_;
     if (!scope_now.is_valid() || !layer.is_valid()) return false;
@@ -141,7 +141,7 @@ class InScope {
     static PyObject* const names[] = {text("scope"), text("path"), text("made"), text("layer")};
     return names[i];
   }
-  PyObject* holder(size_t i) const { return i < 3 ? place_ : modes_; }
+  PyObject* holder(size_t i) const { return i < 3 ? scope_state_ : modes_; }
 
   bool set(const State& to) const {
     bool done = true;
@@ -150,7 +150,8 @@ class InScope {
     return done;
   }
 
-  PyObject *place_ = nullptr, *modes_ = nullptr;  // of this thread, which the call does not leave
+  PyObject *scope_state_ = nullptr,
+           *modes_ = nullptr;  // of this thread, which the call does not leave
   State outer_, inner_;
 };
 
@@ -196,9 +197,9 @@ PyObject* handle(PyObject*, PyObject* const* args, Py_ssize_t n) {
   static PyObject* const scope = text("scope");
   static PyObject* const no_grad = text("no_grad");
   static PyObject* const recompute = text("recompute");
-  PyObject *place = place_of_this_thread(), *modes = modes_of_this_thread();
-  if (n != 4 || !place || !modes || !PyUnicode_CheckExact(args[0])) Py_RETURN_NONE;
-  PyObject* here = item(place, scope);
+  PyObject *scope_state = scope_of_this_thread(), *modes = modes_of_this_thread();
+  if (n != 4 || !scope_state || !modes || !PyUnicode_CheckExact(args[0])) Py_RETURN_NONE;
+  PyObject* here = item(scope_state, scope);
   PyObject* param = is_scope(here) ? item(here, args[0]) : nullptr;
   if (!core->Variable.exactly(param)) Py_RETURN_NONE;
   PyObject *edge = core->Variable.edge.of(param), *data = core->Variable.data.of(param);

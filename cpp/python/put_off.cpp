@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls in a co-executed step. Skeleton.apply and Skeleton.execute in nnl/coexec say what that
-// means; this does the same where the path has gone on in this way before.
+// Calls in a co-executed step. DeferredStep.apply and DeferredStep.execute in nnl/coexec say what
+// that means; this does the same where the path has gone on in this way before.
 #define NO_IMPORT_ARRAY
 #include <utility>
 
@@ -46,44 +46,44 @@ PyObject* lasting(PyObject* nd, PyObject* record) {
   return slot;
 }
 
-nb::object number_of(PyObject* skeleton, PyObject* nd) {
+nb::object number_of(PyObject* deferred, PyObject* nd) {
   const RecordClass& Record = core->Record;
   PyObject* record = nd ? core->NdArray.record.of(nd) : nullptr;
   if (!Record.exactly(record)) return {};
   PyObject* work = Record.work.of(record);
-  if (work == skeleton) return nb::borrow(Record.place.of(record));
-  const bool adopts = work != Py_None && work == later->Skeleton.behind.of(skeleton);
+  if (work == deferred) return nb::borrow(Record.number.of(record));
+  const bool adopts = work != Py_None && work == later->DeferredStep.behind.of(deferred);
   if (!(adopts || work == Py_None) || Record.own.of(record) != Py_None) return {};
   PyObject* bufs = core->NdArray.bufs.of(nd);
   if (!adopts && !PyDict_GET_SIZE(bufs)) return {};
   PyObject* host = PyDict_GetItemWithError(bufs, later->space);
   if (host && is_held(host)) return {};
   record = lasting(nd, record);
-  PyObject* given = later->Skeleton.given.of(skeleton);
+  PyObject* given = later->DeferredStep.given.of(deferred);
   if (!record || PyList_Append(given, nd) < 0) return {};
   nb::object number = nb::steal(PyLong_FromSsize_t(-1 - PyList_GET_SIZE(given)));
   if (!number.is_valid()) return {};
-  if (adopts && PySet_Add(later->Skeleton.adopted.of(skeleton), number.ptr()) < 0) return {};
-  Py_SETREF(Record.work.of(record), Py_NewRef(skeleton));
-  Py_SETREF(Record.place.of(record), Py_NewRef(number.ptr()));
+  if (adopts && PySet_Add(later->DeferredStep.adopted.of(deferred), number.ptr()) < 0) return {};
+  Py_SETREF(Record.work.of(record), Py_NewRef(deferred));
+  Py_SETREF(Record.number.of(record), Py_NewRef(number.ptr()));
   return number;
 }
 
-bool go_to(PyObject* skeleton, PyObject* place, Py_ssize_t makes) {
-  const SkeletonClass& Skeleton = later->Skeleton;
-  if (!count(later->Place.visits.of(place), 1)) return false;
-  if (PyList_Append(Skeleton.path.of(skeleton), place) < 0) return false;
-  Py_SETREF(Skeleton.at.of(skeleton), Py_NewRef(place));
+bool go_to(PyObject* deferred, PyObject* place, Py_ssize_t makes) {
+  const DeferredStepClass& DeferredStep = later->DeferredStep;
+  if (!count(later->PathNode.visits.of(place), 1)) return false;
+  if (PyList_Append(DeferredStep.path.of(deferred), place) < 0) return false;
+  Py_SETREF(DeferredStep.at.of(deferred), Py_NewRef(place));
   for (; makes; --makes)
-    if (PyList_Append(Skeleton.made.of(skeleton), Py_None) < 0) return false;
+    if (PyList_Append(DeferredStep.made.of(deferred), Py_None) < 0) return false;
   return true;
 }
 
 namespace {
 
-// Takes the value away from an array that a call writes, as Skeleton._will_write() does.
-bool will_write(PyObject* skeleton, PyObject* nd, PyObject* number) {
-  PyObject* before = later->Skeleton.before.of(skeleton);
+// Takes the value away from an array that a call writes, as DeferredStep._will_write() does.
+bool will_write(PyObject* deferred, PyObject* nd, PyObject* number) {
+  PyObject* before = later->DeferredStep.before.of(deferred);
   const int known = PyDict_Contains(before, number);
   if (known) return known > 0;
   PyObject* bufs = core->NdArray.bufs.of(nd);
@@ -97,47 +97,47 @@ bool will_write(PyObject* skeleton, PyObject* nd, PyObject* number) {
 }
 
 // Whether an array may be written by a call: one that was there before, and has or gets a value.
-bool is_writable(PyObject* skeleton, PyObject* nd, PyObject* number) {
+bool is_writable(PyObject* deferred, PyObject* nd, PyObject* number) {
   if (PyLong_AsSsize_t(number) >= -1) return false;
   return PyDict_GET_SIZE(core->NdArray.bufs.of(nd)) ||
-         PyDict_Contains(later->Skeleton.before.of(skeleton), number) > 0 ||
-         PySet_Contains(later->Skeleton.adopted.of(skeleton), number) > 0;
+         PyDict_Contains(later->DeferredStep.before.of(deferred), number) > 0 ||
+         PySet_Contains(later->DeferredStep.adopted.of(deferred), number) > 0;
 }
 
 // Takes the values away from the arrays that a call writes, unless one must not be written now.
-bool will_write_all(PyObject* skeleton, PyObject* writes, PyObject* const* datas,
+bool will_write_all(PyObject* deferred, PyObject* writes, PyObject* const* datas,
                     PyObject* numbers) {
   for (auto* f : {&is_writable, &will_write})
     for (Py_ssize_t w = 0; w < PyTuple_GET_SIZE(writes); ++w) {
       const Py_ssize_t i = PyLong_AsSsize_t(PyTuple_GET_ITEM(writes, w));
-      if (datas[i] != Py_None && !f(skeleton, datas[i], PyTuple_GET_ITEM(numbers, i))) return false;
+      if (datas[i] != Py_None && !f(deferred, datas[i], PyTuple_GET_ITEM(numbers, i))) return false;
     }
   return true;
 }
 
 // The numbers of the inputs of a call; none for what is unusual.
-nb::object numbers_of(PyObject* skeleton, PyObject* bound, PyObject* const* datas,
+nb::object numbers_of(PyObject* deferred, PyObject* bound, PyObject* const* datas,
                       Py_ssize_t count) {
   static PyObject* const left_out = PyLong_FromLong(-1);
   nb::object numbers = nb::steal(PyTuple_New(count));
   for (Py_ssize_t i = 0; numbers.is_valid() && i < count; ++i) {
-    nb::object number = datas[i] == Py_None ? nb::borrow(left_out) : number_of(skeleton, datas[i]);
+    nb::object number = datas[i] == Py_None ? nb::borrow(left_out) : number_of(deferred, datas[i]);
     if (!number.is_valid()) return {};
     PyTuple_SET_ITEM(numbers.ptr(), i, number.release().ptr());
   }
   PyObject* writes = core->Bound.writes.of(bound);
-  if (numbers.is_valid() && !will_write_all(skeleton, writes, datas, numbers.ptr())) return {};
+  if (numbers.is_valid() && !will_write_all(deferred, writes, datas, numbers.ptr())) return {};
   return numbers;
 }
 
-// Skeleton._numbers(datas, bound).
-PyObject* numbers(PyObject* skeleton, PyObject* const* args, Py_ssize_t n) {
+// DeferredStep._numbers(datas, bound).
+PyObject* numbers(PyObject* deferred, PyObject* const* args, Py_ssize_t n) {
   if (n == 2 && PyTuple_CheckExact(args[0]) && core->Bound.exactly(args[1])) {
     nb::object found =
-        numbers_of(skeleton, args[1], &PyTuple_GET_ITEM(args[0], 0), PyTuple_GET_SIZE(args[0]));
+        numbers_of(deferred, args[1], &PyTuple_GET_ITEM(args[0], 0), PyTuple_GET_SIZE(args[0]));
     if (found.is_valid() || PyErr_Occurred()) return found.release().ptr();
   }
-  PyObject* all[] = {skeleton, n > 0 ? args[0] : nullptr, n > 1 ? args[1] : nullptr};
+  PyObject* all[] = {deferred, n > 0 ? args[0] : nullptr, n > 1 ? args[1] : nullptr};
   return PyObject_Vectorcall(later->numbers, all, n + 1, nullptr);
 }
 
@@ -156,8 +156,8 @@ nb::object bound_of(PyObject* attrs, PyObject* target, PyObject* datas) {
   return core->Bound.exactly(bound.ptr()) ? bound : nb::object();
 }
 
-// Skeleton.calls(op, attrs, arrays), where the path has gone on in this way before.
-bool calls_again(PyObject* skeleton, PyObject* attrs, PyObject* arrays) {
+// DeferredStep.calls(op, attrs, arrays), where the path has gone on in this way before.
+bool calls_again(PyObject* deferred, PyObject* attrs, PyObject* arrays) {
   static PyObject* const target = text("target");
   PyObject* modes = modes_of_this_thread();
   PyObject* here = modes ? PyDict_GetItemWithError(modes, target) : nullptr;
@@ -175,23 +175,23 @@ bool calls_again(PyObject* skeleton, PyObject* attrs, PyObject* arrays) {
   }
   for (Py_ssize_t i = 0; i < n; ++i) {
     PyObject* datas = PyList_GET_ITEM(arrays, i);
-    nb::object found = numbers_of(skeleton, PyTuple_GET_ITEM(bounds.ptr(), i),
+    nb::object found = numbers_of(deferred, PyTuple_GET_ITEM(bounds.ptr(), i),
                                   &PyTuple_GET_ITEM(datas, 0), PyTuple_GET_SIZE(datas));
     if (!found.is_valid()) return false;
     PyTuple_SET_ITEM(numbers.ptr(), i, found.release().ptr());
   }
   nb::object key = nb::steal(PyTuple_Pack(2, bounds.ptr(), numbers.ptr()));
-  PyObject* at = later->Skeleton.at.of(skeleton);
+  PyObject* at = later->DeferredStep.at.of(deferred);
   nb::object place = nb::borrow(
-      key.is_valid() ? PyDict_GetItemWithError(later->Place.after.of(at), key.ptr()) : nullptr);
-  return place.is_valid() && place.ptr() != later->Skeleton.trigger.of(skeleton) &&
-         go_to(skeleton, place.ptr(), makes);
+      key.is_valid() ? PyDict_GetItemWithError(later->PathNode.after.of(at), key.ptr()) : nullptr);
+  return place.is_valid() && place.ptr() != later->DeferredStep.trigger.of(deferred) &&
+         go_to(deferred, place.ptr(), makes);
 }
 
-PyObject* calls(PyObject* skeleton, PyObject* const* args, Py_ssize_t n) {
-  if (n == 3 && calls_again(skeleton, args[1], args[2])) Py_RETURN_NONE;
+PyObject* calls(PyObject* deferred, PyObject* const* args, Py_ssize_t n) {
+  if (n == 3 && calls_again(deferred, args[1], args[2])) Py_RETURN_NONE;
   PyErr_Clear();  // Python looks again
-  PyObject* all[] = {skeleton, n > 0 ? args[0] : nullptr, n > 1 ? args[1] : nullptr,
+  PyObject* all[] = {deferred, n > 0 ? args[0] : nullptr, n > 1 ? args[1] : nullptr,
                      n > 2 ? args[2] : nullptr};
   return PyObject_Vectorcall(later->calls, all, static_cast<size_t>(n + 1), nullptr);
 }
@@ -199,8 +199,8 @@ PyObject* calls(PyObject* skeleton, PyObject* const* args, Py_ssize_t n) {
 // One call in a step. Its functions give nothing for what is unusual, perhaps with an error.
 class PutOff {
  public:
-  PutOff(const Called& called, PyObject* skeleton)
-      : called_(called), skeleton_(skeleton), edges_(later->Skeleton.edges.of(skeleton)) {}
+  PutOff(const Called& called, PyObject* deferred)
+      : called_(called), deferred_(deferred), edges_(later->DeferredStep.edges.of(deferred)) {}
 
   // Whether the call is the next one of a path, at `place`, or is done at once as nothing is put
   // off any more, with `done` then.
@@ -210,13 +210,13 @@ class PutOff {
     if (!numbers.is_valid()) return false;
     nb::object key = nb::none();
     if (called_.need && !(key = key_of_edges(numbers.ptr())).is_valid()) return false;
-    PyObject* at = later->Skeleton.at.of(skeleton_);
+    PyObject* at = later->DeferredStep.at.of(deferred_);
     nb::object whole = nb::steal(PyTuple_Pack(3, called_.bound.ptr(), numbers.ptr(), key.ptr()));
     if (!whole.is_valid()) return false;
-    place_ = nb::borrow(PyDict_GetItemWithError(later->Place.after.of(at), whole.ptr()));
+    place_ = nb::borrow(PyDict_GetItemWithError(later->PathNode.after.of(at), whole.ptr()));
     if (!place_.is_valid() && !(place_ = new_place(whole.ptr(), numbers.ptr())).is_valid())
       return false;
-    return is_left() || place_.ptr() != later->Skeleton.trigger.of(skeleton_);
+    return is_left() || place_.ptr() != later->DeferredStep.trigger.of(deferred_);
   }
 
   bool is_left() const { return place_.is_none(); }
@@ -228,14 +228,14 @@ class PutOff {
     if (!inputs.is_valid()) return nullptr;
     for (Py_ssize_t i = 0; i < called_.count; ++i)
       PyTuple_SET_ITEM(inputs.ptr(), i, Py_NewRef(called_.inputs[i]));
-    return PyObject_CallMethodObjArgs(skeleton_, name, called_.op, called_.attrs.ptr(),
+    return PyObject_CallMethodObjArgs(deferred_, name, called_.op, called_.attrs.ptr(),
                                       inputs.ptr(), nullptr);
   }
 
   // Goes to that place; returns what the call gives.
   PyObject* go() {
     PyObject* specs = core->Bound.out_specs.of(called_.bound);
-    PyObject* made = later->Skeleton.made.of(skeleton_);
+    PyObject* made = later->DeferredStep.made.of(deferred_);
     const Py_ssize_t n = PyTuple_GET_SIZE(specs), first = PyList_GET_SIZE(made);
     nb::object results = nb::steal(PyTuple_New(n));
     if (!results.is_valid()) return nullptr;
@@ -249,31 +249,31 @@ class PutOff {
     nb::object node = nb::none();
     if (called_.need && !(node = new_node(called_, results.ptr())).is_valid()) return nullptr;
     nb::object ys = nb::steal(visible(called_, node.ptr(), results.ptr()));
-    if (!ys.is_valid() || !count(later->Place.visits.of(place_), 1)) return nullptr;
-    if (PyList_Append(later->Skeleton.path.of(skeleton_), place_.ptr()) < 0) return nullptr;
-    PyObject* visited = later->Skeleton.visited.of(skeleton_);
+    if (!ys.is_valid() || !count(later->PathNode.visits.of(place_), 1)) return nullptr;
+    if (PyList_Append(later->DeferredStep.path.of(deferred_), place_.ptr()) < 0) return nullptr;
+    PyObject* visited = later->DeferredStep.visited.of(deferred_);
     if (here_.is_valid() && PyDict_SetItem(visited, here_.ptr(), times_.ptr()) < 0) return nullptr;
     for (Py_ssize_t i = 0; i < n; ++i) {
       PyObject* nd = PyTuple_GET_ITEM(results.ptr(), i);
       if (PyList_Append(made, nd) < 0) return nullptr;
       if (!called_.need) continue;
-      PyObject* number = core->Record.place.of(core->NdArray.record.of(nd));
+      PyObject* number = core->Record.number.of(core->NdArray.record.of(nd));
       PyObject* seq = core->Node.seq.of(node);
       if (PyDict_SetItem(later->Edges.makers.of(edges_), number, seq) < 0) return nullptr;
     }
-    Py_SETREF(later->Skeleton.at.of(skeleton_), place_.release().ptr());
+    Py_SETREF(later->DeferredStep.at.of(deferred_), place_.release().ptr());
     return ys.release().ptr();
   }
 
  private:
-  // Skeleton._new_place(); None where the step is left.
+  // DeferredStep._new_place(); None where the step is left.
   nb::object new_place(PyObject* key, PyObject* numbers) const {
     static PyObject* const name = text("_new_place");
     nb::object call =
         nb::steal(PyTuple_Pack(4, called_.op, called_.attrs.ptr(), called_.bound.ptr(), numbers));
     nb::object calls = nb::steal(PyTuple_Pack(1, call.ptr()));
     if (!call.is_valid() || !calls.is_valid()) return {};
-    return nb::steal(PyObject_CallMethodObjArgs(skeleton_, name, key, calls.ptr(),
+    return nb::steal(PyObject_CallMethodObjArgs(deferred_, name, key, calls.ptr(),
                                                 called_.arrays ? Py_None : called_.edges.ptr(),
                                                 nullptr));
   }
@@ -288,7 +288,7 @@ class PutOff {
   // Whether a function of an array and a number has had this number here, all the time.
   bool number_is_the_same() {
     static PyObject* const inplace = text("inplace");
-    PyObject* stop = later->Skeleton.outermost.of(skeleton_);
+    PyObject* stop = later->DeferredStep.outermost.of(deferred_);
     auto* frame = stop == Py_None ? nullptr : reinterpret_cast<PyFrameObject*>(stop);
     nb::object in_place = nb::steal(PyObject_GetAttr(called_.attrs.ptr(), inplace));
     if (in_place.ptr() != Py_False) {
@@ -297,13 +297,13 @@ class PutOff {
     }
     nb::object here = nb::steal(PyLong_FromUnsignedLongLong(location(frame)));
     if (!here.is_valid()) return false;
-    PyObject* visited = later->Skeleton.visited.of(skeleton_);
+    PyObject* visited = later->DeferredStep.visited.of(deferred_);
     PyObject* before = PyDict_GetItemWithError(visited, here.ptr());
     nb::object times = nb::steal(PyLong_FromSsize_t(before ? PyLong_AsSsize_t(before) + 1 : 1));
     if (!times.is_valid()) return false;
     nb::object key = nb::steal(PyTuple_Pack(3, called_.op, here.ptr(), times.ptr()));
     if (!key.is_valid()) return false;
-    PyObject* known = later->Paths.attrs.of(later->Skeleton.paths.of(skeleton_));
+    PyObject* known = later->Paths.attrs.of(later->DeferredStep.paths.of(deferred_));
     if (PyDict_GetItemWithError(known, key.ptr()) != called_.attrs.ptr()) return false;
     here_ = std::move(here);
     times_ = std::move(times);
@@ -314,7 +314,7 @@ class PutOff {
     PyObject* datas[most_inputs];
     for (Py_ssize_t i = 0; i < called_.count; ++i)
       datas[i] = called_.inputs[i] == Py_None ? Py_None : data_of(called_.inputs[i]);
-    return numbers_of(skeleton_, called_.bound.ptr(), datas, called_.count);
+    return numbers_of(deferred_, called_.bound.ptr(), datas, called_.count);
   }
 
   // The record of an array that the step makes.
@@ -325,8 +325,8 @@ class PutOff {
     if (!record.is_valid() || !place.is_valid()) return {};
     for (const Slot* s : Record.all()) s->begin(record, s->of(core->plain));
     Py_SETREF(Record.version.of(record), Py_NewRef(one));
-    Py_SETREF(Record.work.of(record), Py_NewRef(skeleton_));
-    Py_SETREF(Record.place.of(record), place.release().ptr());
+    Py_SETREF(Record.work.of(record), Py_NewRef(deferred_));
+    Py_SETREF(Record.number.of(record), place.release().ptr());
     return record;
   }
 
@@ -378,7 +378,7 @@ class PutOff {
   }
 
   const Called& called_;
-  PyObject* const skeleton_;
+  PyObject* const deferred_;
   PyObject* const edges_;
   nb::object place_, here_, times_;
 };
@@ -390,13 +390,13 @@ PyMethodDef method(const char* name) {
 
 // Lets functions of C take the place of those of nnl.coexec.
 void take_over() {
-  const auto skeleton = nb::module_::import_("nnl.coexec.deferring.deferred_step");
+  const auto deferred = nb::module_::import_("nnl.coexec.deferring.deferred_step");
   const auto passes = nb::module_::import_("nnl.coexec.deferring.backward");
-  later = new Later(skeleton, passes);
-  static PyMethodDef of_skeleton[] = {method<&numbers>("_numbers"), method<&calls>("calls"),
+  later = new Later(deferred, passes);
+  static PyMethodDef of_deferred[] = {method<&numbers>("_numbers"), method<&calls>("calls"),
                                       method<&backward>("backward")};
-  PyTypeObject* type = later->Skeleton.type;
-  for (PyMethodDef& m : of_skeleton)
+  PyTypeObject* type = later->DeferredStep.type;
+  for (PyMethodDef& m : of_deferred)
     nb::setattr(reinterpret_cast<PyObject*>(type), m.ml_name,
                 nb::steal(PyDescr_NewMethod(type, &m)));
   static PyMethodDef sums = method<&become>("become");
@@ -409,10 +409,10 @@ void take_over() {
 
 }  // namespace
 
-bool put_off(const Called& called, PyObject* skeleton, PyObject** result) {
+bool put_off(const Called& called, PyObject* deferred, PyObject** result) {
   if (!later) take_over();
-  if (!later->Skeleton.has(skeleton)) return false;
-  PutOff call(called, skeleton);
+  if (!later->DeferredStep.has(deferred)) return false;
+  PutOff call(called, deferred);
   if (!call.find()) return false;
   *result = call.is_left() ? call.at_once() : call.go();
   return true;

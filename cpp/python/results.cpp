@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What calls of ops make: arrays, nodes and handles, as nnl/core/interpreters/dispatch.py does.
+// What calls of ops make: arrays, nodes and handles, as nnl/core/graph/dispatch.py does.
 #include <algorithm>
 #include <utility>
 

@@ -45,7 +45,7 @@ def of(source: str) -> dict[str, Any]:
             if not name.startswith("_")
             and (inspect.isclass(value) or inspect.isfunction(value))
             and value.__module__.startswith("nnl.")
-            and value.__module__ != "nnl.core.ops.annotations"
+            and value.__module__ != "nnl.core.arguments.annotations"
         }
         listed = [n for n, v in ours.items() if v.__module__ == found.__name__] or list(ours)
     return {name: getattr(found, name) for name in listed if callable(getattr(found, name))}

@@ -11,18 +11,18 @@ from time import perf_counter
 from types import FrameType
 from typing import Any
 
-from nnl.coexec.deferring.deferred_step import Skeleton
+from nnl.coexec.deferring.deferred_step import DeferredStep
+from nnl.coexec.deferring.running import Running
+from nnl.coexec.deferring.speculation import Speculating, arrays_of
 from nnl.coexec.deferring.uninterrupted import whole
+from nnl.coexec.plans.expectations import Expectations
 from nnl.coexec.plans.paths import Paths
-from nnl.coexec.plans.running import Running
-from nnl.coexec.plans.speculation import Speculating, arrays_of
 from nnl.coexec.policy.running_ahead import Pace
-from nnl.coexec.report import Report
-from nnl.coexec.tracing.expectations import Expectations
+from nnl.coexec.tracing.report import Report
 from nnl.core.arrays.array import NdArray
-from nnl.core.interpreters.context import STATE
 from nnl.core.interpreters.deferring import Deferring
 from nnl.core.interpreters.interpreter import EAGER, Eager
+from nnl.core.settings.context import STATE
 from nnl.graph.recording.compile import compile
 
 
@@ -90,7 +90,7 @@ class coexecution:
         self._expectations = Expectations() if speculate else None
         self._offered: Sequence[NdArray] = ()
         self._step = Deferring()
-        self._skeleton: Skeleton | None = None
+        self._deferred: DeferredStep | None = None
 
     def __enter__(self) -> coexecution:
         frame = _getframe(1)
@@ -124,26 +124,26 @@ class coexecution:
             return
         what = self._step, self._paths, self._report, frame, self._end
         if self._expectations is None or shadow:
-            self._skeleton = Skeleton(*what, shadow)
+            self._deferred = DeferredStep(*what, shadow)
         else:
-            self._skeleton = Speculating(*what, self._expectations, self._offered)
+            self._deferred = Speculating(*what, self._expectations, self._offered)
             self._offered = ()
-        self._step.skeleton = self._skeleton
+        self._step.deferred = self._deferred
 
     def __exit__(self, *error: Any) -> None:
         whole(self._end)
 
     def _end(self) -> None:
-        put_off = self._step.skeleton is not None
-        self._step.skeleton = self._step.watch = None
-        skeleton, self._skeleton = self._skeleton, None  # which knows the frame of the caller
+        put_off = self._step.deferred is not None
+        self._step.deferred = self._step.watch = None
+        deferred, self._deferred = self._deferred, None  # which knows the frame of the caller
         if STATE.interpreter.now is self._step:
             STATE.interpreter = EAGER.switched(STATE.interpreter.computes)
         try:
-            if skeleton is None:
+            if deferred is None:
                 self._end_unfollowed()
             else:
-                skeleton.finish(True)
+                deferred.finish(True)
         finally:
             self._paths.watch.end_step(put_off)
             self._report.end_step(self._start)
@@ -165,7 +165,7 @@ class coexecution:
 def _present() -> Any:
     """What knows of the step that this thread is in."""
     step = STATE.interpreter.now
-    return step.skeleton or step.watch if isinstance(step, Deferring) else None
+    return step.deferred or step.watch if isinstance(step, Deferring) else None
 
 
 def coexecute(

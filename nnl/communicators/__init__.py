@@ -24,7 +24,7 @@ from nnl.communicators.parallel.layers import (
 from nnl.communicators.parallel.mesh import Axis, Mesh
 from nnl.communicators.parallel.pipeline import Pipeline, balanced
 from nnl.communicators.parallel.sharding import shard
-from nnl.core.interpreters.context import Context
+from nnl.core.settings.context import Context
 
 # NNabla has these names too, one of them misspelt.
 MultiProcessCommunicator = MultiProcessDataParallelCommunicator

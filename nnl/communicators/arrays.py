@@ -11,7 +11,7 @@ import numpy as np
 from nnl.communicators.callback import describe
 from nnl.communicators.channel import CommunicatorError, wide
 from nnl.core.arrays.spec import Spec
-from nnl.core.interpreters.context import SPACES
+from nnl.core.settings.context import SPACES
 
 SMALL_BYTES = 16 << 10  # that go with the record by which ranks agree, which saves a second message
 

@@ -10,12 +10,12 @@ from typing import Any
 from nnl.communicators.arrays import ArrayCollectives
 from nnl.communicators.callback import CommunicatorBackwardCallback, describe, record_all_reduce
 from nnl.communicators.channel import Channel, CommunicatorError
+from nnl.core.arguments.annotations import checked
+from nnl.core.arguments.convert import as_ints
 from nnl.core.arrays.array import NdArray
 from nnl.core.arrays.spec import ShapeError
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import REORDERED, STATE, Context
-from nnl.core.ops.annotations import checked
-from nnl.core.ops.convert import as_ints
+from nnl.core.settings.context import REORDERED, STATE, Context
 
 KINDS = "iuf"  # of the dtypes that can be summed; bfloat16 is of numpy's kind V
 _TEXTS_LIMIT = 1024  # texts of calls that are remembered

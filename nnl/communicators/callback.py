@@ -13,8 +13,8 @@ import numpy as np
 from nnl.communicators.channel import ALIGN, CommunicatorError
 from nnl.core.arrays.array import NdArray
 from nnl.core.arrays.spec import Spec
-from nnl.core.interpreters.context import STATE
 from nnl.core.ops.op import OPS
+from nnl.core.settings.context import STATE
 
 
 class Bucket:

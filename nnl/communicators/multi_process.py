@@ -10,7 +10,7 @@ from typing import Any
 
 from nnl.communicators.base import Communicator, Group
 from nnl.communicators.channel import Channel
-from nnl.core.interpreters.context import Context
+from nnl.core.settings.context import Context
 
 BACKENDS = ("local", "shared", "mpi", "nccl")
 _WORLD: list[Any] = []  # the World of this process, once it is needed

@@ -15,7 +15,7 @@ import numpy as np
 
 from nnl.communicators.channel import Buffer, CommunicatorError, wide
 from nnl.communicators.mpi import MpiChannel, World
-from nnl.core.interpreters.context import SPACES
+from nnl.core.settings.context import SPACES
 
 # Names of NCCL's constants in cupy.cuda.nccl by numpy dtype.
 DTYPES = {

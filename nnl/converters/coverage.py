@@ -11,8 +11,8 @@ import numpy as np
 from nnl.converters.lowering import CannotLower, Target, lower
 from nnl.converters.model import Network
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import using
 from nnl.core.ops.op import OPS, Op
+from nnl.core.settings.context import using
 from nnl.ext import numpy as reference
 
 

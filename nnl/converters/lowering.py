@@ -18,11 +18,11 @@ import nnl.functions as F
 from nnl.converters.model import Key, Network
 from nnl.converters.simpler import SIMPLER
 from nnl.core.arrays.array import NdArray
+from nnl.core.graph.dispatch import apply
 from nnl.core.graph.node import Node, Value, capture
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import using
-from nnl.core.interpreters.dispatch import apply
 from nnl.core.interpreters.interpreter import STATIC
+from nnl.core.settings.context import using
 from nnl.ext import numpy as reference
 
 Rule = Callable[..., Any]  # attributes and Variables of the inputs -> Variables
@@ -231,7 +231,7 @@ class _Lowering:
 
     def _folded(self, node: Node, xs: Sequence[Variable | None]) -> list[Variable]:
         arrays = [None if x is None else NdArray.from_numpy_array(x.data.read("host")) for x in xs]
-        with using(auto_forward=True, record=False):
+        with using(auto_forward=True, make_nodes=False):
             ys = apply(node.op, node.attrs, tuple(arrays))
         found = ys if isinstance(ys, tuple) else (ys,)
         arrays = [y.data if isinstance(y, Variable) else y for y in found]

@@ -25,7 +25,6 @@ from nnl.converters.nnp.writer import create_proto
 from nnl.converters.open_sizes import OpenSizes, named
 from nnl.core.graph.node import capture
 from nnl.core.graph.variable import Variable, forward_all
-from nnl.core.interpreters.context import using
 from nnl.core.parameters.parameter import (
     get_parameter,
     get_parameters,
@@ -33,6 +32,7 @@ from nnl.core.parameters.parameter import (
     set_parameter,
     shared_values,
 )
+from nnl.core.settings.context import using
 from nnl.graph.open_sizes.at_most import counted, rows_of
 from nnl.graph.open_sizes.recording import ATTEMPTS, OpenGraphs, record_open
 from nnl.graph.program.strings import Words
@@ -431,7 +431,11 @@ class OnnxFile(ForeignModel):
         text = np.dtype(object)
         names = [v.name for v in self._model.infos if v.dtype == text]
         names += [name for name, y in outputs.items() if y.info == text]
-        return Words(self._model.model.words.strings, names) if names else Words()
+        if not names:
+            return Words()
+        from nnl.converters.onnx.values.strings import words_of
+
+        return Words(words_of(self._model.model).strings, names)
 
 
 class TensorFlowGraph(ForeignModel):

@@ -12,7 +12,7 @@ from nnl.converters.model import Model, Network
 from nnl.converters.open_sizes import OpenSizes
 from nnl.core.graph.node import capture
 from nnl.graph.open_sizes.recording import OpenGraphs, record_open
-from nnl.graph.open_sizes.sizes import Dim
+from nnl.graph.program.sizes import Dim
 
 logger = logging.getLogger("nnl")
 T = TypeVar("T")

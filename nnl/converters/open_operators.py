@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from nnl.graph.open_sizes.program import Differ
 from nnl.graph.open_sizes.recording import evenly_spaced
-from nnl.graph.open_sizes.sizes import Expression, Solver, Unexplained, Vector
+from nnl.graph.program.open_program import Differ
+from nnl.graph.program.sizes import Expression, Solver, Unexplained, Vector
 
 SMALL = 64  # elements of arrays of which every one is explained
 # Operators by what they do, as TensorFlow Lite names them.

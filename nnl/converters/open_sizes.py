@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nnl.graph.open_sizes.sizes import Dim
+from nnl.graph.program.sizes import Dim
 
 Axes = dict[str, tuple[str | int, ...]]
 # A size that nobody gives an example of is tried near this one; batches near 1.

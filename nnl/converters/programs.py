@@ -15,20 +15,20 @@ from nnl.converters.model import Built, Model, Network, NnpModel
 from nnl.converters.nnp.content import with_executor
 from nnl.converters.open_networks import record_networks
 from nnl.core.arrays.spec import Spec
+from nnl.core.graph.dispatch import apply
 from nnl.core.graph.node import Value, capture
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import using
-from nnl.core.interpreters.dispatch import apply
-from nnl.core.interpreters.random import seed
 from nnl.core.ops.op import OPS
+from nnl.core.ops.random import seed
 from nnl.core.parameters.parameter import get_parameters, parameter_scope, set_parameter
+from nnl.core.settings.context import using
 from nnl.graph import load_program
 from nnl.graph.open_sizes.recording import OpenGraphs
-from nnl.graph.open_sizes.sizes import witnesses
-from nnl.graph.passes.undo import forget_orders, unfuse
-from nnl.graph.program.files import Programs
+from nnl.graph.passes.layout.undo import forget_orders, unfuse
 from nnl.graph.program.program import FORWARD, INPUT, PARAMETER, PREPARE, Program, Step
-from nnl.graph.program.saving import Saver, lower_graph
+from nnl.graph.program.sizes import witnesses
+from nnl.graph.saving.files import Programs
+from nnl.graph.saving.saving import Saver, lower_graph
 
 
 def write_programs(model: Model, path: str, options: WriteOptions) -> None:

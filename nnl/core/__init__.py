@@ -1,13 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine: specs, arrays, ops, dispatch, the graph, differentiation, the parameter registry."""
+"""The engine, in folders of which each uses those before it and none after it: `arguments` and
+`settings`, `arrays`, `graph`, `ops`, `differentiation` and `interpreters`, `parameters`."""
 
-from nnl.core.arrays import (
-    indexing,  # noqa: F401  (they register themselves)
-    nnabla_views,  # noqa: F401  (they register themselves)
-)
-from nnl.core.graph import operators  # noqa: F401  (they register themselves)
-from nnl.core.interpreters import (
-    dispatch,  # noqa: F401  (they register themselves)
-    interpreter,  # noqa: F401  (they register themselves)
-)
-from nnl.core.ops import python_function  # noqa: F401  (they register themselves)
+from nnl.core.arrays import nnabla_views  # noqa: F401  (they register themselves)
+from nnl.core.interpreters import interpreter  # noqa: F401  (they register themselves)
+from nnl.core.ops import indexing, python_function  # noqa: F401  (they register themselves)

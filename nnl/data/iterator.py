@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnl.core.ops.annotations import checked
+from nnl.core.arguments.annotations import checked
 from nnl.data.source import DataSource, DataSourceWithMemoryCache, SlicedDataSource
 from nnl.data.source_cache import CacheDataSource
 from nnl.data.source_csv import CsvDataSource

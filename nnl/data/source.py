@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.ops.annotations import checked
+from nnl.core.arguments.annotations import checked
 from nnl.data.settings import settings
 from nnl.data.workers import Load, Workers, employed, given, load_one
 

@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nnl.core.ops.suggest import did_you_mean
+from nnl.core.arguments.suggest import did_you_mean
 
 DIVIDERS = ",;\t"
 _MARKS = (b"\xff\xfe", b"\xfe\xff")  # of UTF-16, as Excel writes it

@@ -8,7 +8,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from nnl.core.interpreters.context import BACKENDS, Backend, Context
+from nnl.core.settings.context import BACKENDS, Backend, Context
 
 EXTENSIONS = {
     "cpu": "nnl.ext.native",

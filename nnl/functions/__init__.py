@@ -4,7 +4,7 @@
 import importlib
 import pkgutil
 
-from nnl.core.ops.suggest import module_getattr
+from nnl.core.arguments.suggest import module_getattr
 
 __all__: list[str] = []
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from nnl.core.arguments.annotations import Input, checked
 from nnl.core.arrays.spec import ShapeError
-from nnl.core.ops.annotations import Input, checked
 from nnl.core.ops.op import OPS
 
 CATEGORY = "Layer"

@@ -6,8 +6,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from nnl.core.arguments.annotations import flag
 from nnl.core.arrays.spec import ShapeError, check_axes
-from nnl.core.ops.annotations import flag
 from nnl.core.ops.op import OPS, Cost, Sample
 from nnl.functions.arithmetic import add_scalar, mul2, pow_scalar, sub2
 from nnl.functions.reduction import count, sum_to

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.arguments.annotations import Input, checked
 from nnl.core.arrays.array import NdArray
 from nnl.core.arrays.spec import ShapeError, check_axes
 from nnl.core.graph.variable import Variable
-from nnl.core.ops.annotations import Input, checked
 from nnl.core.ops.op import Cost, Sample, op
 from nnl.functions.arithmetic import add2, div2, mul2, mul_scalar, pow_scalar
 from nnl.functions.comparison import equal_scalar, isnan

@@ -14,8 +14,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from nnl.core.arguments.convert import Spatial
 from nnl.core.arrays.spec import ShapeError, Spec, check_axis
-from nnl.core.ops.convert import Spatial
 from nnl.core.ops.op import Cost, Sample, op
 from nnl.functions import convolution_kernels as kernels
 from nnl.functions.convolution_kernels import output_size

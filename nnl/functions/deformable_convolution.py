@@ -8,8 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from nnl.core.arguments.convert import Spatial
 from nnl.core.arrays.spec import ShapeError
-from nnl.core.ops.convert import Spatial
 from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.functions.affine import batch_matmul
 from nnl.functions.arithmetic import add2, mul2

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.arguments.annotations import Input, checked
 from nnl.core.arrays.spec import ShapeError, check_rank
-from nnl.core.ops.annotations import Input, checked
 from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.functions.arithmetic import div2, mul2
 from nnl.functions.on_device import on_host

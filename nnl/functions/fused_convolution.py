@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+from nnl.core.arguments.convert import Spatial
 from nnl.core.arrays.spec import ShapeError
-from nnl.core.ops.convert import Spatial
 from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.functions.convolution import resolve_window
 

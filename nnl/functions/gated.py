@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from nnl.core.arguments.annotations import Input, checked
 from nnl.core.arrays.spec import ShapeError, check_axis
-from nnl.core.ops.annotations import Input, checked
 from nnl.functions.arithmetic import add_scalar, mul2, mul_scalar
 from nnl.functions.erf import erf
 from nnl.functions.slicing import slice

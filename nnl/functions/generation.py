@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import math
 
+from nnl.core.arguments.convert import as_int
 from nnl.core.arrays.spec import Spec
-from nnl.core.interpreters.context import STATE
-from nnl.core.ops.convert import as_int
 from nnl.core.ops.op import Cost, Sample, op
+from nnl.core.settings.context import STATE
 
 CATEGORY = "Math"
 

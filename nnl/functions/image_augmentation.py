@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from nnl.core.arrays.spec import ShapeError
-from nnl.core.interpreters import random as nnl_random
+from nnl.core.ops import random as nnl_random
 from nnl.core.ops.op import Cost, Sample, op
 from nnl.functions.random import require
 

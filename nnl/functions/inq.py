@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.arguments.annotations import checked
 from nnl.core.arrays.array import NdArray
 from nnl.core.arrays.spec import ShapeError, Spec
+from nnl.core.graph.dispatch import apply
 from nnl.core.graph.node import Value
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters import random as nnl_random
-from nnl.core.interpreters.dispatch import apply
-from nnl.core.ops.annotations import checked
+from nnl.core.ops import random as nnl_random
 from nnl.core.ops.arguments import write_to
 from nnl.core.ops.op import Sample, op
 from nnl.functions.binary import WithAffine, WithConvolution

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.arguments.annotations import Input, checked
+from nnl.core.arguments.convert import wanted_instead
 from nnl.core.arrays.spec import ShapeError
-from nnl.core.ops.annotations import Input, checked
-from nnl.core.ops.convert import wanted_instead
 from nnl.core.ops.op import Cost, Sample, op
 
 CATEGORY = "Signal processing"

@@ -7,8 +7,8 @@ import numpy as np
 
 from nnl.core.arrays.spec import ShapeError, Spec, check_axes
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import STATE
 from nnl.core.ops.op import Cost, Onnx, Sample, op
+from nnl.core.settings.context import STATE
 from nnl.functions.on_device import on_host
 from nnl.functions.reduction import sum as sum_over
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.arguments.annotations import checked, numpy_type
 from nnl.core.arrays.spec import ShapeError
-from nnl.core.ops.annotations import checked, numpy_type
 from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.functions.arithmetic import (
     add2,

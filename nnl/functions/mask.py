@@ -11,11 +11,11 @@ import math
 
 import numpy as np
 
+from nnl.core.arguments.annotations import Input, checked
 from nnl.core.arrays.array import NdArray
 from nnl.core.arrays.spec import ShapeError, Spec, check_axis
-from nnl.core.interpreters.context import STATE
-from nnl.core.ops.annotations import Input, checked
 from nnl.core.ops.op import OPS, Sample, op
+from nnl.core.settings.context import STATE
 from nnl.functions.assign import store
 from nnl.functions.layout import MovesData
 from nnl.functions.reduction import reshape

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from nnl.core.arrays.spec import ShapeError
-from nnl.core.interpreters import random as nnl_random
+from nnl.core.ops import random as nnl_random
 from nnl.core.ops.op import Cost, Sample, op
 
 CATEGORY = "Random"

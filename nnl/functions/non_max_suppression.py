@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.arguments.annotations import Input, checked
 from nnl.core.arrays.spec import ShapeError, Spec, check_rank
-from nnl.core.ops.annotations import Input, checked
 from nnl.core.ops.op import Cost, Sample, op
 from nnl.functions.mask import current_value
 

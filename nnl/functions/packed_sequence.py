@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.arguments.annotations import Input, checked
 from nnl.core.arrays.spec import ShapeError, Spec
-from nnl.core.ops.annotations import Input, checked
 from nnl.core.ops.op import Sample, op
 from nnl.functions.layout import MovesData
 from nnl.functions.mask import current_value

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.arguments.annotations import Input, checked
 from nnl.core.arrays.spec import ShapeError, check_rank, check_same_shape
-from nnl.core.ops.annotations import Input, checked
 from nnl.core.ops.op import Cost, Sample, op
 from nnl.functions.layout import transpose
 

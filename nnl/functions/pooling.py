@@ -11,8 +11,8 @@ import math
 
 import numpy as np
 
+from nnl.core.arguments.convert import Spatial
 from nnl.core.arrays.spec import ShapeError
-from nnl.core.ops.convert import Spatial
 from nnl.core.ops.op import Cost, Sample, op
 from nnl.functions.arithmetic import mul_scalar
 from nnl.functions.pooling_kernels import Windows, windows

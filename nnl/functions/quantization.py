@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.ops.annotations import checked
+from nnl.core.arguments.annotations import checked
 from nnl.core.ops.op import OPS, Sample, op
 from nnl.functions.arithmetic import Unary, memory_for, mul2, mul_scalar
 from nnl.functions.comparison import greater_equal_scalar, less_equal_scalar, less_scalar

@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from nnl.core.arrays.spec import ShapeError, Spec, check_same_shape
-from nnl.core.interpreters import random as nnl_random
-from nnl.core.interpreters.context import STATE
+from nnl.core.ops import random as nnl_random
 from nnl.core.ops.op import Cost, Sample, op
+from nnl.core.settings.context import STATE
 from nnl.functions.multinomial import drawn
 from nnl.functions.on_device import add_at
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from nnl.core.arrays.spec import ShapeError, Spec, check_axes
-from nnl.core.interpreters import random as nnl_random
+from nnl.core.ops import random as nnl_random
 from nnl.core.ops.op import Cost, Sample, op
 from nnl.functions.dropout import masked_scale
 from nnl.functions.random import index_scatter, require

@@ -8,7 +8,7 @@ import numpy as np
 from nnl.core.graph.autodiff import backprop
 from nnl.core.graph.node import Value
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import STATE
+from nnl.core.settings.context import STATE
 from nnl.functions.recurrent_cells import CELLS
 
 __all__: list[str] = []

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nnl.core.arguments.annotations import Input, checked
 from nnl.core.arrays.spec import ShapeError, Spec, check_axes
-from nnl.core.ops.annotations import Input, checked
 from nnl.core.ops.op import OPS, Cost, Sample, op
 
 CATEGORY = "Reduction"

@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
+from nnl.core.arguments.convert import Spatial
 from nnl.core.arrays.spec import ShapeError, Spec, check_rank
-from nnl.core.ops.convert import Spatial
 from nnl.core.ops.op import Cost, Sample, op
 from nnl.functions.layout import check_indices
 from nnl.functions.on_device import add_at, on_host

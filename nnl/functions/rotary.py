@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnl.core.arguments.annotations import checked
 from nnl.core.arrays.spec import ShapeError, check_axis
-from nnl.core.ops.annotations import checked
 from nnl.core.ops.op import Cost, Sample, op
 
 CATEGORY = "Layer"

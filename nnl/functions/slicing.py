@@ -7,8 +7,8 @@ import builtins
 
 import numpy as np
 
+from nnl.core.arguments.annotations import Input, checked, shown
 from nnl.core.arrays.spec import ShapeError, check_axis
-from nnl.core.ops.annotations import Input, checked, shown
 from nnl.core.ops.op import Sample, op
 from nnl.functions.layout import MovesData
 from nnl.functions.reduction import reshape

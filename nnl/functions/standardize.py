@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nnl.core.arguments.annotations import flag
 from nnl.core.arrays.spec import ShapeError, check_same_shape
-from nnl.core.ops.annotations import flag
 from nnl.core.ops.op import Cost, Sample, op
 from nnl.functions.arithmetic import add2, add_scalar, mul2, mul_scalar, pow_scalar, sub2
 from nnl.functions.reduction import count, kept_shape, mean_op, reshape, sum_to

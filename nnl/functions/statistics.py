@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from nnl.core.ops.annotations import Input, checked
+from nnl.core.arguments.annotations import Input, checked
 from nnl.functions.arithmetic import add2, mul2, mul_scalar, pow_scalar, sub2
 from nnl.functions.comparison import equal_scalar
 from nnl.functions.elementary import exp, log, unlink

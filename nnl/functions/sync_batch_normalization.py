@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from nnl.core.arguments.annotations import shown
 from nnl.core.arrays.spec import check_axes
-from nnl.core.ops.annotations import shown
 from nnl.core.ops.describe import Alone
 from nnl.core.ops.op import Cost, Sample, op
 from nnl.functions.arithmetic import add2, add_scalar, mul2, mul_scalar, pow_scalar, sub2

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 
+from nnl.core.arguments.annotations import flag
 from nnl.core.arrays.spec import ShapeError, check_axes, check_axis
-from nnl.core.ops.annotations import flag
 from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.functions.arithmetic import add2, add_scalar, div2, mul2, pow_scalar, sub2
 from nnl.functions.norm import check_order

@@ -9,9 +9,9 @@ from nnl.graph.open_sizes.at_most import at_most
 from nnl.graph.plan.recompute import memory_budget
 from nnl.graph.printing.profile import profile
 from nnl.graph.printing.text import describe, print_graph
-from nnl.graph.program.files import load_program
-from nnl.graph.program.saving import save_program
 from nnl.graph.recording.compile import compile
+from nnl.graph.saving.files import load_program
+from nnl.graph.saving.saving import save_program
 
 __all__ = [
     "at_most", "compile", "describe", "load_program", "memory_budget", "print_graph", "profile",

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from nnl.core.graph.function import Function
-from nnl.core.interpreters.context import Context
 from nnl.core.interpreters.switches import context_scope
 from nnl.core.ops.op import OPS
 from nnl.core.ops.python_function import PythonFunction
+from nnl.core.settings.context import Context
 
 __all__ = ["Function", "PythonFunction"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-from nnl.core.interpreters.context import Context
+from nnl.core.settings.context import Context
 from nnl.graph import memory_budget
 
 

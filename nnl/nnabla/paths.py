@@ -15,15 +15,15 @@ from typing import Any
 PATHS: dict[str, tuple[str, ...]] = {
     "_init": ("nnl.ext.host_device",),
     "_nd_array": ("nnl.core.arrays.array",),
-    "_variable": ("nnl.core.graph.variable", "nnl.core.interpreters.context", "nnl.communicators"),
+    "_variable": ("nnl.core.graph.variable", "nnl.core.settings.context", "nnl.communicators"),
     "_version": ("nnl",),
     "auto_forward": ("nnl.core.interpreters.switches",),
-    "backward_functions": ("nnl.core.graph.grad_rules",),
+    "backward_functions": ("nnl.core.differentiation.grad_rules",),
     "callback": ("nnl.core.interpreters.callback",),
     "communicator": ("nnl.communicators",),
     "config": ("nnl.data.settings",),
     "context": (
-        "nnl.core.interpreters.context: Context",
+        "nnl.core.settings.context: Context",
         "nnl.core.interpreters.switches: context_scope get_current_context set_default_context",
     ),
     "contrib": (),
@@ -51,7 +51,7 @@ PATHS: dict[str, tuple[str, ...]] = {
     "ext_utils": ("nnl.ext: get_extension_context import_extension_module list_extensions",),
     "function": ("nnl.nnabla.function",),
     "function_bases": ("nnl.functions",),
-    "grad": ("nnl.core.graph.grad",),
+    "grad": ("nnl.core.differentiation.grad",),
     "graph_def": (
         "nnl.converters.nnp.graph_capture: create_graph_from_variable",
         "nnl.converters.nnp.graph_def: ProtoFunction ProtoGraph ProtoNetwork ProtoVariable",
@@ -60,7 +60,7 @@ PATHS: dict[str, tuple[str, ...]] = {
         "nnl.converters.nnp.graph_recorder: get_default_graph get_default_graph_by_variable graph"
         " graph_name reset_default_graph",
     ),
-    "initializer": ("nnl.parametric_functions.initializer", "nnl.core.interpreters: random"),
+    "initializer": ("nnl.parametric_functions.initializer", "nnl.core.ops: random"),
     "lms": ("nnl.nnabla.lms",),
     "monitor": ("nnl.training.monitor",),
     "normalization_functions": (
@@ -73,7 +73,7 @@ PATHS: dict[str, tuple[str, ...]] = {
     ),
     "numpy_compat_functions": ("nnl.functions.affine",),
     "parameter": ("nnl.core.parameters.parameter",),
-    "random": ("nnl.core.interpreters.random",),
+    "random": ("nnl.core.ops.random",),
     "recompute": ("nnl.core.interpreters.switches",),
     "solver": ("nnl.solvers",),
     "testing": ("nnl.nnabla.testing",),
@@ -126,7 +126,7 @@ PATHS: dict[str, tuple[str, ...]] = {
     ),
     "utils.rnn": ("nnl.nnabla.rnn",),
     "utils.save": ("nnl.converters.nnp.writer: create_proto save",),
-    "variable": ("nnl.core.graph.variable", "nnl.core.interpreters.context"),
+    "variable": ("nnl.core.graph.variable", "nnl.core.settings.context"),
 }
 
 # Names that are functions of nnl as well: importing them later would put the module in its place.

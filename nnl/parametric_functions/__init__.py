@@ -6,7 +6,7 @@ where they are made on the first call: `PF.affine(x, 10, name="fc")` uses fc/aff
 fc/affine/b. The argument `name` opens a scope around the function's own.
 """
 
-from nnl.core.ops.suggest import module_getattr
+from nnl.core.arguments.suggest import module_getattr
 from nnl.core.parameters.parameter import (
     clear_parameters,
     get_current_parameter_scope,

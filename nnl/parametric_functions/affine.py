@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from nnl import functions as F
+from nnl.core.arguments.annotations import Input
 from nnl.core.arrays.spec import ShapeError
-from nnl.core.ops.annotations import Input
-from nnl.core.parameters.parameter import CALLS, get_parameter, get_parameter_or_create
+from nnl.core.parameters.parameter import LOOKUP, get_parameter, get_parameter_or_create
 from nnl.parametric_functions.api import parametric_function_api
 from nnl.parametric_functions.initializer import ZERO, UniformInitializer, glorot
 
@@ -79,14 +79,14 @@ def affine(
     """
     inmaps, outmaps, base_axis = _sizes(inp.shape, n_outmaps, base_axis, "affine")
     need, shape = not fix_parameters, (inmaps, *outmaps)
-    w = CALLS.handle("W", shape, True, need)  # there already, by far the most often
+    w = LOOKUP.handle("W", shape, True, need)  # there already, by far the most often
     if w is None:
         w_init = glorot(inmaps, prod(outmaps), rng=rng) if w_init is None else w_init
         w = get_parameter_or_create("W", shape, w_init, True, need)
     w = w if apply_w is None else apply_w(w)
     b = None
     if with_bias:
-        b = CALLS.handle("b", outmaps, True, need)
+        b = LOOKUP.handle("b", outmaps, True, need)
         if b is None:
             b_init = ZERO if b_init is None else b_init
             b = get_parameter_or_create("b", outmaps, b_init, True, need)

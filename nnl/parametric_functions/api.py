@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
+from nnl.core.arguments.annotations import checker, shown
 from nnl.core.arrays.spec import ShapeError
-from nnl.core.ops.annotations import checker, shown
-from nnl.core.parameters.parameter import CALLS, name_layer
+from nnl.core.parameters.parameter import LOOKUP, name_layer
 
 Description = tuple[str, str, str, bool]
 
@@ -56,7 +56,7 @@ def parametric_function_api(
             if ours:
                 args, kw = check(args, kw)
             try:
-                return CALLS.in_scope(function, scope, own, name, args, kw)
+                return LOOKUP.in_scope(function, scope, own, name, args, kw)
             except ShapeError as e:
                 name_layer(e, function.__name__)
                 raise

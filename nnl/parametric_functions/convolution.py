@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from nnl import functions as F
+from nnl.core.arguments.annotations import Input
 from nnl.core.arrays.spec import ShapeError
-from nnl.core.ops.annotations import Input
 from nnl.core.parameters.parameter import get_parameter_or_create
 from nnl.parametric_functions.api import parametric_function_api
 from nnl.parametric_functions.initializer import ZERO, glorot

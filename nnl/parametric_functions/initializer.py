@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.ops.annotations import checked
+from nnl.core.arguments.annotations import checked
 
 Array = np.ndarray[Any, Any]
 Shape = Sequence[int]
@@ -24,7 +24,7 @@ def _generator(rng: np.random.RandomState | None) -> np.random.RandomState:
     """rng, or the present parameter generator: `nnl.seed` replaces it by another."""
     if rng is not None:
         return rng
-    from nnl.core.interpreters import random as nnl_random
+    from nnl.core.ops import random as nnl_random
 
     return nnl_random.prng
 

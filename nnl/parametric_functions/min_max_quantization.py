@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from nnl import functions as F
+from nnl.core.arguments.annotations import Input
 from nnl.core.graph.variable import Variable
-from nnl.core.ops.annotations import Input
 from nnl.core.parameters.parameter import get_parameter_or_create, parameter_scope
 from nnl.parametric_functions.api import parametric_function_api
 from nnl.parametric_functions.initializer import ConstantInitializer

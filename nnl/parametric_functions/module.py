@@ -11,9 +11,8 @@ from functools import wraps
 from types import FunctionType
 from typing import Any
 
+from nnl.core.arguments.suggest import MODULE, knows_elsewhere
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import STATE
-from nnl.core.ops.suggest import MODULE, knows_elsewhere
 from nnl.core.parameters.parameter import (
     FILES,
     Scope,
@@ -21,6 +20,7 @@ from nnl.core.parameters.parameter import (
     parameter_scope,
     set_parameter,
 )
+from nnl.core.settings.context import STATE
 
 __all__ = ["Module", "ParamMemo", "Sequential", "insert_parent_name"]
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from nnl import functions as F
+from nnl.core.arguments.annotations import Input
 from nnl.core.arrays.spec import check_axes, check_axis
-from nnl.core.ops.annotations import Input
 from nnl.core.parameters.parameter import get_parameter_or_create
 from nnl.parametric_functions.api import parametric_function_api
 from nnl.parametric_functions.initializer import (

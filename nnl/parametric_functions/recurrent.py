@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from nnl import functions as F
+from nnl.core.arguments.annotations import Input, checked
+from nnl.core.arrays.resources import check_sizes
 from nnl.core.arrays.spec import ShapeError, Spec
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.resources import check_sizes
-from nnl.core.ops.annotations import Input, checked
 from nnl.core.parameters.parameter import get_parameter_or_create
 from nnl.parametric_functions.affine import affine
 from nnl.parametric_functions.api import parametric_function_api

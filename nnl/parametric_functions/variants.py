@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nnl import functions as F
-from nnl.core.ops.annotations import Input
+from nnl.core.arguments.annotations import Input
 from nnl.core.parameters.parameter import get_parameter_or_create
 from nnl.parametric_functions.affine import _sizes
 from nnl.parametric_functions.api import parametric_function_api

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.graph.program.files import Programs
+from nnl.graph.saving.files import Programs
 from nnl.models.generation.cached import Array, Rows
 from nnl.models.huggingface.stored import StoredText
 

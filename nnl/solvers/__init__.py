@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The solvers: each holds an update rule, its states and a learning rate."""
 
-from nnl.core.ops.suggest import module_getattr
+from nnl.core.arguments.suggest import module_getattr
 from nnl.solvers import joined as _joined  # noqa: F401  (an op that plans make)
 from nnl.solvers.adagrad import Adadelta, Adagrad, RMSprop, RMSpropGraves
 from nnl.solvers.adam import AdaBelief, Adam, Adamax, AdamW

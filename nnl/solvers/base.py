@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.arrays.bulk import LISTS
+from nnl.core.arguments.annotations import flag, shown
+from nnl.core.arguments.suggest import SOLVER, knows_elsewhere
+from nnl.core.arguments.warn_once import warn_once
+from nnl.core.arrays.bulk import BULK
 from nnl.core.arrays.spec import ShapeError, Spec
+from nnl.core.graph.dispatch import bind, execute
 from nnl.core.graph.variable import Variable
 from nnl.core.interpreters.callback import SOLVER_HOOKS
-from nnl.core.interpreters.context import STATE
-from nnl.core.interpreters.dispatch import bind, execute
-from nnl.core.ops.annotations import flag, shown
 from nnl.core.ops.op import OPS, Op
-from nnl.core.ops.suggest import SOLVER, knows_elsewhere
-from nnl.core.parameters.warn_once import warn_once
+from nnl.core.settings.context import STATE
 from nnl.solvers.gradient import change, has_inf, has_inf_or_nan, has_nan, order_of
 from nnl.solvers.hyperparameters import check_names, checked, not_negative, number
 from nnl.solvers.split import Pieces
@@ -417,7 +417,7 @@ class Solver(Stated):
             if not hooked:
                 self._plans[kind] = now.update(op, attrs, entries, self._plans.get(kind))
             for entry in entries if hooked else ():
-                for datas in LISTS.to_update([entry]):
+                for datas in BULK.to_update([entry]):
                     _before(update_pre_hook)
                     specs = tuple([None if d is None else d.spec for d in datas])
                     execute(bind(op, attrs, STATE.target, specs), datas)

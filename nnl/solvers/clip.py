@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from nnl.core.arguments.annotations import shown
 from nnl.core.arrays.array import NdArray
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import STATE, using
-from nnl.core.ops.annotations import shown
 from nnl.core.ops.op import OPS
+from nnl.core.settings.context import STATE, using
 from nnl.solvers.base import Solver
 from nnl.solvers.gradient import change
 from nnl.solvers.hyperparameters import number

@@ -10,10 +10,10 @@ import numpy as np
 
 from nnl.core.arrays.array import NdArray
 from nnl.core.arrays.spec import check_same_shape
+from nnl.core.graph.dispatch import bind
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import REORDERED, STATE
-from nnl.core.interpreters.dispatch import bind
 from nnl.core.ops.op import Cost, Op, Sample, op
+from nnl.core.settings.context import REORDERED, STATE
 from nnl.solvers.rule import norm
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from inspect import signature
 from typing import Any
 
-from nnl.core.ops.annotations import flag, shown
+from nnl.core.arguments.annotations import flag, shown
+from nnl.core.arguments.suggest import did_you_mean
 from nnl.core.ops.op import Op
-from nnl.core.ops.suggest import did_you_mean
 
 # Name -> (lowest, highest, whether the highest itself is allowed).
 _RANGES: dict[str, tuple[float, float, bool]] = {

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from nnl.core.arrays.spec import ShapeError
-from nnl.core.interpreters.context import half_type
 from nnl.core.ops.op import OPS, Cost, Sample, op
+from nnl.core.settings.context import half_type
 from nnl.solvers import (  # noqa: F401  (the rules)
     adagrad,
     adam,

@@ -10,8 +10,8 @@ import numpy as np
 
 from nnl.core.arrays.spec import ShapeError
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import STATE, half_type
 from nnl.core.ops.op import Cost, Op, Sample
+from nnl.core.settings.context import STATE, half_type
 from nnl.solvers.adam import adam_update
 from nnl.solvers.base import Solver
 from nnl.solvers.hyperparameters import checked

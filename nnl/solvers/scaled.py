@@ -15,11 +15,11 @@ import numpy as np
 
 from nnl.core.arrays.array import NdArray
 from nnl.core.arrays.spec import Spec
+from nnl.core.graph.dispatch import apply
 from nnl.core.graph.node import Value
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import STATE
-from nnl.core.interpreters.dispatch import apply
 from nnl.core.ops.op import OPS, Cost, Sample, op
+from nnl.core.settings.context import STATE
 from nnl.solvers.base import Solver
 from nnl.solvers.hyperparameters import not_negative
 

@@ -9,9 +9,9 @@ from typing import Any
 from nnl.core.arrays.array import NdArray
 from nnl.core.arrays.spec import Spec
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import STATE
 from nnl.core.ops.describe import Alone
 from nnl.core.ops.op import OPS, Cost, Sample, op
+from nnl.core.settings.context import STATE
 
 LARGE = 1 << 16  # bytes: a piece that is not worth copying beside others
 

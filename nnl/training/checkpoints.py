@@ -21,7 +21,7 @@ from nnl.converters.nnp.parameter_files import Stored, stored_bytes
 from nnl.converters.nnp.solver_files import write_h5
 from nnl.converters.nnp.training_reader import restore_optimizer_state
 from nnl.converters.nnp.writer import VERSION, archive, to_text
-from nnl.core.interpreters import random as nnl_random
+from nnl.core.ops import random as nnl_random
 from nnl.core.parameters.atomic import replacing
 from nnl.core.parameters.parameter import get_parameters
 

@@ -14,9 +14,9 @@ from nnl.core.arrays.array import NdArray
 from nnl.core.arrays.spec import ShapeError
 from nnl.core.graph.node import Value, capture
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import EPOCH, STATE
 from nnl.core.ops.op import OPS
 from nnl.core.parameters.parameter import get_parameters
+from nnl.core.settings.context import EPOCH, STATE
 from nnl.solvers.base import Solver, on_device
 from nnl.solvers.scaled import HIGHEST, LOWEST, LossScale, left_out, not_finite
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from nnl.core.arrays.array import NdArray
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters import random as nnl_random
+from nnl.core.ops import random as nnl_random
 from nnl.core.parameters.safetensors import read_header, save
 from nnl.solvers import Solver, SolverState
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.arrays.array import NdArray
-from nnl.core.interpreters.context import Context
+from nnl.core.settings.context import Context
 
 
 class Team:

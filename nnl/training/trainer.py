@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnl.core.graph.variable import Variable, forward_all
-from nnl.core.interpreters.random import set_function_seed
+from nnl.core.ops.random import set_function_seed
 from nnl.core.parameters.parameter import get_parameters
 from nnl.data.iterator import DataIterator
 from nnl.training.checkpoints import Checkpoints

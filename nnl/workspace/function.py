@@ -13,9 +13,9 @@ import numpy as np
 import nnl.functions as F
 from nnl.core.arrays.array import NdArray
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.caches import Plans
-from nnl.core.interpreters.context import STATE
 from nnl.core.interpreters.switches import auto_forward
+from nnl.core.ops.caches import Plans
+from nnl.core.settings.context import STATE
 from nnl.graph.program.program import Program
 from nnl.graph.recording.recording import Compiled
 from nnl.workspace.tensor import Known, Operator, Tensor, _NeedsValue, check_fed, needed

@@ -14,7 +14,7 @@ import numpy as np
 
 from nnl.core.arrays.array import NdArray
 from nnl.core.arrays.spec import Spec
-from nnl.core.graph.grad import grad
+from nnl.core.differentiation.grad import grad
 from nnl.core.graph.node import Value
 from nnl.core.graph.variable import Variable
 from nnl.core.interpreters.switches import auto_forward

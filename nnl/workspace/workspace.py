@@ -10,11 +10,11 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from nnl.core.arguments.suggest import did_you_mean
 from nnl.core.arrays.array import NdArray
-from nnl.core.graph.grad import grad
+from nnl.core.differentiation.grad import grad
 from nnl.core.graph.variable import Variable
 from nnl.core.interpreters.switches import auto_forward
-from nnl.core.ops.suggest import did_you_mean
 from nnl.core.parameters.parameter import (
     Scope,
     get_parameter,

@@ -14,8 +14,8 @@ import pytest
 
 from nnl.console.documents.building import build
 from nnl.console.documents.samples import digits
-from nnl.console.trials.training import Data
-from nnl.console.trials.training import export as write
+from nnl.console.documents.training import Data
+from nnl.console.documents.training import export as write
 from nnl.converters.nnp.parameter_files import Stored
 from nnl.graph import load_program
 from tests.browser.drawing import layer, names, settle, total

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nnl.console.documents.samples import digits
-from nnl.console.trials.training import export
+from nnl.console.documents.training import export
 from tests.browser.files import drop
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

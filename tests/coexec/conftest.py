@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import nnl as nn
-from nnl.coexec.plans.running import Running
+from nnl.coexec.deferring.running import Running
 from tests.coexec.schedules import Schedule, use
 
 

@@ -255,8 +255,8 @@ def compare(first: int, n: int, ways: list[str], stands_still: float = 0.0) -> C
     with pytest.MonkeyPatch.context() as patch:
         use(Schedule(first, "early late thread"), patch)
         patch.setattr("nnl.coexec.policy.watch.OFTEN", 0)  # whatever comes again has a plan
-        patch.setattr("nnl.coexec.tracing.expectations.TRUST", 1)
-        patch.setattr("nnl.coexec.tracing.expectations.MOST_REST", 0)
+        patch.setattr("nnl.coexec.plans.expectations.TRUST", 1)
+        patch.setattr("nnl.coexec.plans.expectations.MOST_REST", 0)
         for seed in range(first, first + n):
             if stands_still:
                 faulthandler.dump_traceback_later(stands_still, exit=True)

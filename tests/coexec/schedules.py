@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import nnl as nn
-from nnl.coexec.plans.running import Running
+from nnl.coexec.deferring.running import Running
 from nnl.ext.native import library
 from nnl.graph.plan.plan import Plan
 from nnl.graph.program.program import SPACE

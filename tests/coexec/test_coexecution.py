@@ -17,9 +17,9 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 import nnl.solvers as S
-from nnl.core.interpreters.context import STATE
 from nnl.core.interpreters.interpreter import EAGER
 from nnl.core.ops.python_function import PythonFunction
+from nnl.core.settings.context import STATE
 from tests.coexec.steps import Trainer, same, train, variable
 
 

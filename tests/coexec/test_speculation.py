@@ -14,8 +14,8 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
-from nnl.coexec.plans.running import Running
-from nnl.coexec.plans.speculation import Speculation
+from nnl.coexec.deferring.running import Running
+from nnl.coexec.deferring.speculation import Speculation
 from tests.coexec.random_programs import outcome
 from tests.coexec.schedules import Schedule, plain, speculating, use
 from tests.coexec.steps import same, variable
@@ -24,8 +24,8 @@ from tests.coexec.steps import same, variable
 @pytest.fixture
 def eager_to_try(monkeypatch: Any) -> None:
     """What was so once is expected, however often that was wrong."""
-    monkeypatch.setattr("nnl.coexec.tracing.expectations.TRUST", 1)
-    monkeypatch.setattr("nnl.coexec.tracing.expectations.MOST_REST", 0)
+    monkeypatch.setattr("nnl.coexec.plans.expectations.TRUST", 1)
+    monkeypatch.setattr("nnl.coexec.plans.expectations.MOST_REST", 0)
 
 
 class Counted:
@@ -224,7 +224,7 @@ DISTURBANCES: dict[str, Callable[[Disturbed], Any]] = {
 @pytest.mark.parametrize("context", ["numpy:float", "cpu:float"])
 @pytest.mark.parametrize("name", DISTURBANCES)
 def test_another_way_at_every_position(name: str, context: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr("nnl.coexec.tracing.expectations.MOST_REST", 0)
+    monkeypatch.setattr("nnl.coexec.plans.expectations.MOST_REST", 0)
     schedule, counted = Schedule(len(name)), Counted()
     use(schedule, monkeypatch)
     exact = context == "numpy:float"

@@ -19,7 +19,7 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
-from nnl.coexec.plans.speculation import Speculation
+from nnl.coexec.deferring.speculation import Speculation
 from tests.coexec.schedules import Schedule, in_thread, native, plain, speculating, use
 from tests.coexec.steps import same, train, variable
 
@@ -32,7 +32,7 @@ def begun_at(monkeypatch: Any) -> list[str]:
     start = Speculation.start
 
     def noted(self: Speculation) -> bool:
-        found.append(self._skeleton.at.name)
+        found.append(self._deferred.at.name)
         return start(self)
 
     monkeypatch.setattr(Speculation, "start", noted)
@@ -285,7 +285,7 @@ def test_training_is_what_it_is_in_dynamic_mode(context: str) -> None:
 def test_weights_in_the_order_that_kernels_like_are_written_back(
     types: str, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("nnl.coexec.tracing.expectations.MOST_REST", 0)
+    monkeypatch.setattr("nnl.coexec.plans.expectations.MOST_REST", 0)
 
     def run(wrap: Any) -> tuple[list[Any], Any]:
         nn.clear_parameters()
@@ -336,7 +336,7 @@ def test_what_cannot_be_asked_for() -> None:
 @pytest.mark.parametrize("ways", ["early", "late"])
 def test_effects_happen_once(ways: str, monkeypatch: Any) -> None:
     """Those of functions written in Python, which cut steps, and of updates."""
-    monkeypatch.setattr("nnl.coexec.tracing.expectations.MOST_REST", 0)
+    monkeypatch.setattr("nnl.coexec.plans.expectations.MOST_REST", 0)
     schedule = Schedule(0, ways)
     use(schedule, monkeypatch)
     seen: list[float] = []

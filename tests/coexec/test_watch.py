@@ -15,8 +15,8 @@ import nnl.functions as F
 import nnl.solvers as S
 from nnl.coexec.policy import watch as watching
 from nnl.coexec.policy.watch import Counts, Watch
-from nnl.core.interpreters.context import using
 from nnl.core.interpreters.deferring import Deferring
+from nnl.core.settings.context import using
 from tests.coexec.steps import variable
 
 OFTEN = 4

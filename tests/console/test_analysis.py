@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import nnl as nn
+from nnl.console.documents.analysis import analyse
 from nnl.console.documents.code import code
 from nnl.console.documents.document import Document, Edge, Invalid, Net, parse
-from nnl.console.palette.analysis import analyse
+from nnl.console.documents.training import Data, write_training
 from nnl.console.palette.palette import CATEGORIES, layers, schema
-from nnl.console.trials.training import Data, write_training
 from tests.console.networks import chain, lenet, named
 
 

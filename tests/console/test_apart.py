@@ -12,9 +12,9 @@ import pytest
 from nnl.console.data import tables
 from nnl.console.data.pictures import png
 from nnl.console.data.tables import read_cells
-from nnl.console.server import sandbox as module
-from nnl.console.server.errors import Refused
-from nnl.console.server.sandbox import Limits, apart
+from nnl.console.errors import Refused
+from nnl.console.machine import sandbox as module
+from nnl.console.machine.sandbox import Limits, apart
 from tests.console.networks import lenet
 
 LONG = 30_000  # functions

@@ -10,7 +10,7 @@ import pytest
 
 from nnl.cli.main import main
 from nnl.console.documents.document import parse
-from nnl.console.documents.ready_models import add_loss
+from nnl.console.server.ready_models import add_loss
 from nnl.console.server.state import Console
 from nnl.console.trials.searches import Searches
 from nnl.console.trials.trials import NNL

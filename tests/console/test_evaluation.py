@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from nnl.console.server.errors import Refused
+from nnl.console.errors import Refused
 from nnl.console.server.state import Console
 from nnl.console.trials.evaluation import Results, confusion, table
 from nnl.console.trials.inferring import infer

@@ -15,13 +15,13 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 from nnl.console.data.tables import sized
 from nnl.console.data.uploads import tables
+from nnl.console.documents.analysis import analyse
 from nnl.console.documents.building import build
 from nnl.console.documents.diff import diff
 from nnl.console.documents.reading import of_network, read
 from nnl.console.documents.samples import digits, resnet_152
-from nnl.console.palette.analysis import analyse
-from nnl.console.server.errors import Refused
-from nnl.console.trials.training import Data, DocumentModel, export, result, write_training
+from nnl.console.documents.training import Data, DocumentModel, export, result, write_training
+from nnl.console.errors import Refused
 from nnl.converters.formats import read_model
 from nnl.converters.model import Network
 from nnl.converters.nnp.parameter_files import Stored

@@ -7,7 +7,7 @@ import inspect
 
 import nnl.solvers as S
 from nnl.console.documents.optimizers import SCHEDULES, schema
-from nnl.console.trials.training import make_solver, schedule
+from nnl.console.documents.training import make_solver, schedule
 
 
 def test_every_option_of_every_solver_is_offered_with_its_default():

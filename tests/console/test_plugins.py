@@ -12,6 +12,7 @@ from math import factorial
 import numpy as np
 import pytest
 
+from nnl.console.documents.training import Data, write_training
 from nnl.console.palette.forms import argument, read_form
 from nnl.console.plugins.fairness import fairness
 from nnl.console.plugins.grad_cam import grad_cam
@@ -24,7 +25,6 @@ from nnl.console.server.state import Console
 from nnl.console.trials import plugin_runs
 from nnl.console.trials.explaining import Explained
 from nnl.console.trials.inferring import infer
-from nnl.console.trials.training import Data, write_training
 from nnl.converters.nnp.parameter_files import Stored
 from tests.console.networks import chain
 

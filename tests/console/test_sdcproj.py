@@ -3,9 +3,9 @@
 
 import pytest
 
+from nnl.console.documents.analysis import analyse
 from nnl.console.documents.reading import read
-from nnl.console.palette.analysis import analyse
-from nnl.console.server.errors import Refused
+from nnl.console.errors import Refused
 from tests.console.networks import named
 
 

@@ -6,10 +6,10 @@ import time
 import numpy as np
 import pytest
 
+from nnl.console.documents.analysis import analyse
 from nnl.console.documents.mutation import RULES, Edit, mutate
 from nnl.console.documents.samples import digits
-from nnl.console.palette.analysis import analyse
-from nnl.console.server.errors import Refused
+from nnl.console.errors import Refused
 from nnl.console.server.state import Console
 from nnl.console.trials import searches
 from nnl.console.trials.searches import checked_settings

@@ -145,7 +145,7 @@ def test_a_console_that_only_shows_changes_nothing(browser, guard):
 READ_ONLY = """
 import sys
 from pathlib import Path
-from nnl.console.server.errors import Refused
+from nnl.console.errors import Refused
 from nnl.console.server.state import Console
 from tests.console.conftest import Browser, client_of
 

@@ -6,8 +6,8 @@ import sqlite3
 import pytest
 
 from nnl.console.documents.diff import diff
-from nnl.console.server.errors import Refused
-from nnl.console.server.store import MIGRATIONS, Store
+from nnl.console.errors import Refused
+from nnl.console.machine.store import MIGRATIONS, Store
 from tests.console.networks import lenet, named
 
 

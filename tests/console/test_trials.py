@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnl.console.server.errors import Refused
+from nnl.console.errors import Refused
+from nnl.console.machine.store import MIGRATIONS, Store
 from nnl.console.server.state import Console
-from nnl.console.server.store import MIGRATIONS, Store
 from nnl.console.trials.comparing import front
 from nnl.console.trials.events import thinned
 from nnl.converters.nnp.archive import read_files

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
-from nnl.converters.nnp.members import Hdf5Array, Member, Place
+from nnl.converters.nnp.members import ArrayLocation, Hdf5Array, Member
 from nnl.converters.nnp.parameter_files import read_h5
 from nnl.ext.native import library
 
@@ -36,7 +36,7 @@ def found(data: bytes) -> dict[str, tuple[np.ndarray[Any, Any], dict[str, int]]]
     file = member(data)
     listed = file.hdf5_arrays()
     assert listed is not None
-    places = [Place(start, np.dtype(dtype), shape) for _, dtype, shape, start, _ in listed]
+    places = [ArrayLocation(start, np.dtype(dtype), shape) for _, dtype, shape, start, _ in listed]
     arrays = file.arrays(places)
     file.wait()
     return {a[0]: (y, a[4]) for a, y in zip(listed, arrays, strict=True)}

@@ -15,7 +15,7 @@ import pytest
 import nnl as nn
 from nnl.converters.nnp import members as module
 from nnl.converters.nnp.checksum import crc32
-from nnl.converters.nnp.members import Member, Place, members
+from nnl.converters.nnp.members import ArrayLocation, Member, members
 from nnl.utils.load import load
 from nnl.utils.save import save
 
@@ -41,11 +41,11 @@ def test_arrays_get_what_lies_in_their_places(tmp_path: Path, way: None) -> None
     data = rng.integers(0, 256, 50_000).astype(np.uint8).tobytes()
     (tmp_path / "file").write_bytes(b"before" + data + b"behind")
     places = [
-        Place(30_001, np.dtype("<f4"), (50, 3)),  # at an odd address, and not in order
-        Place(8, np.dtype("<i8"), (2,)),
-        Place(24, np.dtype("<f8"), (0, 3)),
-        Place(5000, np.dtype("u1"), (20_000,)),
-        Place(49_999, np.dtype("u1"), ()),
+        ArrayLocation(30_001, np.dtype("<f4"), (50, 3)),  # at an odd address, and not in order
+        ArrayLocation(8, np.dtype("<i8"), (2,)),
+        ArrayLocation(24, np.dtype("<f8"), (0, 3)),
+        ArrayLocation(5000, np.dtype("u1"), (20_000,)),
+        ArrayLocation(49_999, np.dtype("u1"), ()),
     ]
     with open(tmp_path / "file", "rb", buffering=0) as opened:
         file = Member(opened, 6, len(data), "here", zlib.crc32(data))
@@ -68,7 +68,7 @@ def test_a_flipped_bit_anywhere_is_an_error(tmp_path: Path, way: None, at: int) 
             file = Member(opened, 0, len(data), "here", checksum)
             with pytest.raises(ValueError, match=r"here is damaged \(CRC-32\)"):
                 if use == "arrays":
-                    file.arrays([Place(30_000, np.dtype("<f4"), (2000,))])
+                    file.arrays([ArrayLocation(30_000, np.dtype("<f4"), (2000,))])
                     file.wait()
                 else:
                     getattr(file, use)()
@@ -79,7 +79,7 @@ def test_a_file_that_was_cut_after_it_was_opened_is_an_error(tmp_path: Path, way
     with open(tmp_path / "file", "rb", buffering=0) as opened:
         file = Member(opened, 0, 5003, "here")
         with pytest.raises(ValueError, match="here ends 3 bytes too early"):
-            file.arrays([Place(3, np.dtype("<f4"), (1250,))])
+            file.arrays([ArrayLocation(3, np.dtype("<f4"), (1250,))])
             file.wait()
 
 

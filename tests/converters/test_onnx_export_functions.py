@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 
 import nnl as nn
+from nnl.core.graph.dispatch import apply
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters import random as nnl_random
-from nnl.core.interpreters.dispatch import apply
+from nnl.core.ops import random as nnl_random
 from nnl.core.ops.op import OPS
 
 ort = pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 
 from nnl.converters.onnx.exporting.exporter import export  # noqa: E402
-from nnl.converters.onnx.exporting.refusals import NO_MEANING  # noqa: E402
+from nnl.converters.onnx.exporting.nodes.refusals import NO_MEANING  # noqa: E402
 from nnl.converters.onnx.file.errors import OnnxError, UnsupportedOperator  # noqa: E402
 from tests.test_derived import each_sample, samples  # noqa: E402
 

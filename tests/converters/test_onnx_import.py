@@ -14,7 +14,8 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from nnl.converters.onnx import load  # noqa: E402
 from nnl.converters.onnx.file.errors import OnnxError, UnsupportedOperator  # noqa: E402
-from nnl.converters.onnx.file.registry import ONNX, Registry, support_table  # noqa: E402
+from nnl.converters.onnx.file.registry import ONNX, Registry  # noqa: E402
+from nnl.converters.onnx.running.families import support_table  # noqa: E402
 
 RNG = np.random.default_rng(0)
 

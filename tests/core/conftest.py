@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import nnl as nn
-from nnl.core.interpreters.context import STATE
 from nnl.core.interpreters.interpreter import STATIC
+from nnl.core.settings.context import STATE
 
 
 def leaf(values, need_grad=True):
@@ -19,5 +19,5 @@ def leaf(values, need_grad=True):
 @pytest.fixture(autouse=True)
 def _clean():
     yield
-    assert STATE.interpreter is STATIC and STATE.record
+    assert STATE.interpreter is STATIC and STATE.make_nodes
     assert not (STATE.no_grad or STATE.recompute)

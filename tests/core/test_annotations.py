@@ -14,8 +14,8 @@ import nnl.functions as F
 import nnl.initializer as I
 import nnl.parametric_functions as PF
 import nnl.solvers as S
+from nnl.core.arguments.annotations import Input, checked, numbers
 from nnl.core.arrays.spec import ShapeError
-from nnl.core.ops.annotations import Input, checked, numbers
 from nnl.utils.data_iterator import data_iterator_simple
 
 

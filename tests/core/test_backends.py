@@ -9,8 +9,8 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 from nnl.core.arrays.array import NdArray
-from nnl.core.interpreters.context import BACKENDS, SPACES, Backend, Context
 from nnl.core.ops.op import OPS
+from nnl.core.settings.context import BACKENDS, SPACES, Backend, Context
 from nnl.ext.numpy import NUMPY
 from nnl.ext.numpy import bind as numpy_bind
 from nnl.graph.program.program import LIBRARY_OPS

@@ -23,7 +23,7 @@ def number(v):
     return float(v.g.ravel()[0])
 
 
-class Record:
+class MemoryRecord:
     """(name, gradients of the inputs, those of the outputs) for each call of a hook."""
 
     def __init__(self):
@@ -45,7 +45,7 @@ def test_hooks_see_the_gradients_that_a_function_has_got_and_given(clear, everyw
     x = leaf(np.zeros((2, 3)))
     y = (x + 2) * 0.5
     y.forward()
-    pre, post = Record(), Record()
+    pre, post = MemoryRecord(), MemoryRecord()
     if everywhere:
         nn.set_function_pre_hook("test", pre)
         nn.set_function_post_hook("test", post)
@@ -68,7 +68,7 @@ def test_hooks_see_sums_as_they_come_and_leaves_that_have_gradients_already():
     h = x * w
     y = F.sum(h * w + h + x)
     y.forward()
-    pre, post = Record(), Record()
+    pre, post = MemoryRecord(), MemoryRecord()
     y.backward(function_pre_hook=pre, function_post_hook=post)
     post.check(
         ("Sum", [1], [1]),

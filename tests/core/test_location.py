@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nnl.core.graph.origin import LOCATION, PASSED, _location, starts
+from nnl.core.arguments.origin import LOCATION, PASSED, _location, starts
 from nnl.ext import native
 
 WAYS = {"python": _location}

@@ -15,7 +15,7 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.interpreters.caches import LIMITS, Kernels, Plans
+from nnl.core.ops.caches import LIMITS, Kernels, Plans
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nnl as nn
-from nnl.core.interpreters.dispatch import apply
+from nnl.core.graph.dispatch import apply
 from nnl.core.ops.elementwise import program_of
 from nnl.core.ops.op import OPS
 from nnl.functions.fused.elementwise import CODES

@@ -10,7 +10,7 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
-from nnl.core.parameters.warn_once import WARNED
+from nnl.core.arguments.warn_once import WARNED
 from nnl.ext_utils import import_extension_module
 from nnl.solver import Solver
 

@@ -10,7 +10,7 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
-from nnl.core.ops.suggest import ELSEWHERE, MODULE, SOLVER, VARIABLE
+from nnl.core.arguments.suggest import ELSEWHERE, MODULE, SOLVER, VARIABLE
 from nnl.utils import data_iterator, learning_rate_scheduler
 
 X = nn.Variable((4, 3, 8, 8))

@@ -9,7 +9,7 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 from nnl.core.arrays.spec import ShapeError
-from nnl.core.interpreters.context import using
+from nnl.core.settings.context import using
 
 X = nn.Variable((4, 6, 8, 8))
 W = nn.Variable((3, 6, 3, 3))
@@ -120,7 +120,7 @@ def test_memory_that_runs_out_names_the_function():
 
 def test_nothing_to_update_is_said_once(caplog):
     import nnl.solvers as S
-    from nnl.core.parameters.warn_once import WARNED
+    from nnl.core.arguments.warn_once import WARNED
 
     WARNED.clear()
     for _ in range(2):
@@ -137,7 +137,7 @@ def test_nothing_to_update_is_said_once(caplog):
 @pytest.mark.parametrize("clear", [False, True])
 def test_a_forgotten_forward_is_said_once(caplog, clear):
     import nnl.solvers as S
-    from nnl.core.parameters.warn_once import WARNED
+    from nnl.core.arguments.warn_once import WARNED
 
     WARNED.clear()
     w = nn.Variable.from_numpy_array(np.ones(2, np.float32), need_grad=True)

@@ -70,7 +70,7 @@ def context(types: str, gpu: bool) -> Any:
         made = engine(PlanCache(folder()))
         ENGINES.current = lambda: made
     DevicePlan.add, DevicePlan.run = add, lambda self, begin, end: None
-    from nnl.core.interpreters.context import BACKENDS, SPACES
+    from nnl.core.settings.context import BACKENDS, SPACES
 
     device = NoMemory("strict:9")
     backend = make_backend("estimate", device, TRAITS, registered)

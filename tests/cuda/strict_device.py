@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 import nnl as nn
-from nnl.core.interpreters.context import BACKENDS
+from nnl.core.settings.context import BACKENDS
 from nnl.ext.cuda import TRAITS, setups
 from nnl.ext.cuda.products import Products
 from nnl.ext.device.arrays import ArrayModule

@@ -11,7 +11,7 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.interpreters.context import BACKENDS
+from nnl.core.settings.context import BACKENDS
 from nnl.ext.cuda import TRAITS, setups
 from nnl.ext.cuda.cudnn.run import Engine
 from nnl.ext.cuda.cudnn.setups import ENGINES, add_to

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import nnl as nn
-from nnl.core.interpreters import random as nnl_random
-from nnl.core.interpreters.philox import words_on_device
+from nnl.core.ops import random as nnl_random
 from nnl.core.ops.op import OPS
+from nnl.core.ops.philox import words_on_device
 from nnl.graph.execution.session import session_of
 from tests.cuda import shim, strict_xp
 from tests.cuda.strict_device import DEVICE, SPACE, context

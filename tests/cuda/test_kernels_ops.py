@@ -18,8 +18,8 @@ import pytest
 
 import nnl.ext.cuda.kernels  # noqa: F401  registers the setups
 from nnl.core.arrays.spec import Spec
-from nnl.core.interpreters.context import Context, using
 from nnl.core.ops.op import OPS, Op
+from nnl.core.settings.context import Context, using
 from nnl.ext.cuda.kernels.module import Code
 from nnl.ext.cuda.registry import SETUPS
 from nnl.ext.library import plain_attributes

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import nnl.ext.cuda.kernels  # noqa: F401  registers the setups
-from nnl.core.interpreters import random as nnl_random
+from nnl.core.ops import random as nnl_random
 from nnl.core.ops.op import OPS
 from tests.cuda import kernels
 from tests.cuda.shim import together

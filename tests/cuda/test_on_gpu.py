@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import nnl as nn
-from nnl.core.interpreters.context import SPACES
 from nnl.core.ops.op import OPS
+from nnl.core.settings.context import SPACES
 from nnl.ext import cuda, get_extension_context
 from nnl.ext.device.arrays import definition
 from nnl.graph.execution.session import session_of

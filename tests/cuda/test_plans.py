@@ -16,8 +16,8 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl.core.graph.node import capture
-from nnl.core.interpreters.context import SPACES
 from nnl.core.ops.op import OPS
+from nnl.core.settings.context import SPACES
 from nnl.ext.cuda.cudnn.run import Engine
 from nnl.ext.cuda.cudnn.setups import ENGINES
 from nnl.ext.device.executor import MOST_RECORDINGS, DevicePlan

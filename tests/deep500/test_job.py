@@ -12,7 +12,7 @@ pytest.importorskip("onnx")
 import nnl.deep500 as d5  # noqa: E402
 from nnl.communicators import mpi, multi_process, nccl  # noqa: E402
 from nnl.communicators.channel import Channel  # noqa: E402
-from nnl.core.interpreters.context import Context  # noqa: E402
+from nnl.core.settings.context import Context  # noqa: E402
 from nnl.deep500 import optimizers  # noqa: E402
 from nnl.deep500.dataset import DataSet  # noqa: E402
 from nnl.deep500.distributed import ConsistentDecentralized, job  # noqa: E402

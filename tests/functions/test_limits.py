@@ -8,8 +8,8 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
+from nnl.core.arrays.resources import memory_bytes
 from nnl.core.arrays.spec import ShapeError
-from nnl.core.interpreters.resources import memory_bytes
 
 X = nn.NdArray.from_numpy_array(np.ones((1, 2, 3, 3), np.float32))
 BOXES = nn.NdArray.from_numpy_array(np.array([[0, 0, 0, 2, 2]], np.float32))

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import nnl as nn
-from nnl.core.interpreters.context import Context, using
 from nnl.core.ops.op import OPS
 from nnl.core.ops.schema import extends
+from nnl.core.settings.context import Context, using
 from nnl.ext import native
 from nnl.ext.library import kernel_names
 from nnl.graph import passes

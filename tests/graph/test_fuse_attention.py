@@ -10,7 +10,7 @@ import nnl as nn
 import nnl.functions as F
 from nnl.ext import native
 from nnl.graph.execution.session import session_of
-from nnl.graph.passes import constants
+from nnl.graph.passes.rewriting import constants
 from tests.graph.fusion import leaf, numbers, passes_are_verified, steps_of  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("passes_are_verified")

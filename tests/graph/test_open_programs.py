@@ -14,8 +14,8 @@ import nnl.parametric_functions as PF
 from nnl.core.arrays.spec import ShapeError
 from nnl.ext import native
 from nnl.ext.library import PROGRAM
-from nnl.graph.open_sizes.sizes import Dim, Solver, evaluate, witnesses
 from nnl.graph.program.program import Program
+from nnl.graph.program.sizes import Dim, Solver, evaluate, witnesses
 from tests.graph.open_networks import Network, array
 from tests.graph.saved import check, normal
 from tests.graph.test_program_files import rewritten

@@ -13,9 +13,9 @@ from nnl.core.ops.op import OPS
 from nnl.ext import native
 from nnl.ext.library import Abilities, kernel_names
 from nnl.graph.execution.session import session_of
+from nnl.graph.lowering.lowering import lower, settle
 from nnl.graph.passes import PASSES
 from nnl.graph.plan.plan import Plan
-from nnl.graph.program.lowering import lower, settle
 from nnl.graph.program.program import VerifyError, verify
 from tests.graph.fusion import check_appending
 from tests.native.kernels import require_onednn

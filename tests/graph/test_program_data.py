@@ -10,7 +10,7 @@ import nnl.functions as F
 from nnl.core.arrays.spec import Spec
 from nnl.core.graph.node import capture
 from nnl.core.ops.op import OPS
-from nnl.graph.program.lowering import lower
+from nnl.graph.lowering.lowering import lower
 from nnl.graph.program.program import VerifyError, verify
 from nnl.graph.program.program_data import Damaged, from_dict, to_dict
 

@@ -16,9 +16,9 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
-from nnl.core.interpreters.context import SPACES
+from nnl.core.arguments.warn_once import WARNED
 from nnl.core.parameters import safetensors
-from nnl.core.parameters.warn_once import WARNED
+from nnl.core.settings.context import SPACES
 from tests.graph.saved import STEPS, check, named, normal, training_step
 from tests.native.kernels import require_library, require_onednn
 
@@ -88,7 +88,7 @@ import sys, types
 package = types.ModuleType("nnl")
 package.__path__ = [sys.argv[1]]
 sys.modules["nnl"] = package
-from nnl.graph.program.files import load_program
+from nnl.graph.saving.files import load_program
 found = load_program(sys.argv[2])
 print(found.text())
 print(found.costs())

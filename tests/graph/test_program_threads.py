@@ -18,8 +18,8 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl.ext import native
-from nnl.graph.program.files import Programs
 from nnl.graph.program.turns import Turns
+from nnl.graph.saving.files import Programs
 
 CONTEXTS = ["numpy", "cpu"] if native.library() is not None else ["numpy"]
 THREADS, RUNS = 8, 40

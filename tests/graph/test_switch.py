@@ -13,7 +13,7 @@ import nnl.solvers as S
 from nnl.core.arrays.spec import ShapeError
 from nnl.core.graph.node import capture
 from nnl.core.ops.op import OPS
-from nnl.graph.program.lowering import lower
+from nnl.graph.lowering.lowering import lower
 from nnl.graph.program.program import CONSTANT, VerifyError, verify
 from nnl.graph.program.program_data import Damaged, from_dict, to_dict
 from tests.graph.saved import normal

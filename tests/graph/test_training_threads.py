@@ -217,7 +217,7 @@ def test_a_profile_is_of_its_thread():
 
 
 def test_a_warning_that_is_given_once_is_given_once(caplog):
-    from nnl.core.parameters.warn_once import WARNED, warn_once
+    from nnl.core.arguments.warn_once import WARNED, warn_once
 
     text = "of many threads"
     at_once(*[partial(warn_once, text)] * 8)

@@ -13,8 +13,8 @@ import pytest
 
 import nnl as nn
 from nnl import models as M
-from nnl.graph.open_sizes.program import sizes_of
-from nnl.graph.program.files import write
+from nnl.graph.program.open_program import sizes_of
+from nnl.graph.saving.files import write
 from nnl.models.stack import Where, attention, feed_forward, stack
 from tests.graph.saved import check, normal
 from tests.native.kernels import require_library

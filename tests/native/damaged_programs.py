@@ -26,7 +26,7 @@ import nnl as nn
 import nnl.solvers as S
 from nnl.core.parameters import safetensors
 from nnl.ext.library import DTYPES
-from nnl.graph.open_sizes.sizes import OPERATORS as SIGNS
+from nnl.graph.program.sizes import OPERATORS as SIGNS
 from tests.graph import test_switch, test_while_loop
 from tests.graph.open_networks import Network
 from tests.graph.open_networks import steps as steps_of_a_loop

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from nnl.core.arrays.spec import Spec
-from nnl.core.interpreters.context import Context, using
 from nnl.core.ops.op import Op
+from nnl.core.settings.context import Context, using
 from nnl.ext import native
 from nnl.ext.library import kernel_names, native_spec, request
 from nnl.ext.numpy import bind as bind_numpy

@@ -13,9 +13,9 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl.core.arrays.spec import Spec
-from nnl.core.interpreters.context import Context, using
-from nnl.core.interpreters.dispatch import bind
+from nnl.core.graph.dispatch import bind
 from nnl.core.ops.op import OPS, Op
+from nnl.core.settings.context import Context, using
 from nnl.graph.execution.session import session_of
 from nnl.training.loss_scaling import DynamicLossScalingUpdater
 from tests.native.kernels import BF16, F16, is_float, require_library

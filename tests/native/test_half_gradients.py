@@ -17,8 +17,8 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.interpreters.context import Context
 from nnl.core.ops.op import Op
+from nnl.core.settings.context import Context
 from tests.test_derived import PUBLIC, Case, each_sample
 
 TYPES = {"half": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}

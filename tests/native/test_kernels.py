@@ -33,7 +33,7 @@ NAMES = sorted(KNOWN - LIBRARY_OPS - OF_TWO_TYPES)
 
 def cases(op: Op) -> Iterator[tuple[Any, list[Any]]]:
     """(attributes, float32 inputs) of every sample, as bind() would pass them."""
-    from nnl.core.interpreters import random as nnl_random
+    from nnl.core.ops import random as nnl_random
 
     for sample in op.attrs_class.samples(np.random.default_rng(0)):
         inputs = []

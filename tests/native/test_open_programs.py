@@ -9,8 +9,8 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
-from nnl.graph.open_sizes.program import sizes_of
-from nnl.graph.program.files import write
+from nnl.graph.program.open_program import sizes_of
+from nnl.graph.saving.files import write
 from tests.graph.open_networks import Network
 from tests.graph.saved import normal
 from tests.native.kernels import require_library

@@ -13,26 +13,26 @@ import pytest
 
 import nnl as nn
 import nnl.parametric_functions as PF
+from nnl.core.arguments import annotations
+from nnl.core.arguments.annotations import CHECKS, Input, checker
 from nnl.core.arrays.spec import ShapeError
-from nnl.core.interpreters.context import STATE
-from nnl.core.ops import annotations
-from nnl.core.ops.annotations import CHECKS, Input, checker
 from nnl.core.parameters import parameter
-from nnl.core.parameters.parameter import CALLS, PLACE
+from nnl.core.parameters.parameter import LOOKUP, SCOPE
+from nnl.core.settings.context import STATE
 from tests.native.kernels import require_library
 
 
 @pytest.fixture(autouse=True)
 def _library() -> None:
     lib = require_library()
-    assert CALLS.in_scope is lib.in_scope and CHECKS.check is lib.usual
+    assert LOOKUP.in_scope is lib.in_scope and CHECKS.check is lib.usual
 
 
 def in_python(f: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> Any:
     """What f gives where Python does all of it."""
     with monkeypatch.context() as m:
-        m.setattr(CALLS, "in_scope", parameter.in_scope)
-        m.setattr(CALLS, "handle", parameter.handle)
+        m.setattr(LOOKUP, "in_scope", parameter.in_scope)
+        m.setattr(LOOKUP, "handle", parameter.handle)
         m.setattr(CHECKS, "check", annotations.usual)
         return f()
 
@@ -62,9 +62,9 @@ def test_handles_are_those_of_python(mode: Any) -> None:
         assert PF.get_parameter(name).grad is not None  # type: ignore[union-attr]
     cases = [(n, s, *f) for n in NAMES for s in SHAPES for f in FLAGS]
     with mode() if mode else nn.parameter_scope(""):
-        known = [said(CALLS.handle(*c)) for c in cases]
+        known = [said(LOOKUP.handle(*c)) for c in cases]
         full = [said(parameter.handle(*c)) for c in cases]
-        made = [said(CALLS.handle(*c)) for c in cases]  # gradients are there by now
+        made = [said(LOOKUP.handle(*c)) for c in cases]  # gradients are there by now
     for case, first, wanted, found in zip(cases, known, full, made, strict=True):
         assert first in (None, wanted), case
         if case[0] in ("w", "frozen", "bare") and type(case[1]) is not list:
@@ -84,7 +84,7 @@ class Odd(OrderedDict):  # type: ignore[type-arg]
 
 def where() -> Any:
     """All that a call knows of where it is."""
-    return PLACE.scope, PLACE.path, STATE.layer, PLACE.made
+    return SCOPE.scope, SCOPE.path, STATE.layer, SCOPE.made
 
 
 def test_calls_are_in_their_scopes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,11 +99,11 @@ def test_calls_are_in_their_scopes(monkeypatch: pytest.MonkeyPatch) -> None:
         seen = []
         for name in (None, "", "a", "a/b", "/a//b/"):
             for scope, own in (("f", 1), ("f/g", 2)):
-                seen.append(CALLS.in_scope(f, scope, own, name, (1, 2), {"x": 3}))
+                seen.append(LOOKUP.in_scope(f, scope, own, name, (1, 2), {"x": 3}))
         with nn.parameter_scope("outer"), nn.parameter_scope("", bare):
-            seen.append(CALLS.in_scope(f, "f", 1, "a", (), {}))
+            seen.append(LOOKUP.in_scope(f, "f", 1, "a", (), {}))
         with nn.parameter_scope("odd", odd):
-            seen.append(CALLS.in_scope(f, "f", 1, None, (), {}))
+            seen.append(LOOKUP.in_scope(f, "f", 1, None, (), {}))
         return [((*here[1:3], *here[3:]), args, kw) for (_, *here), args, kw in seen]
 
     before = where()
@@ -121,15 +121,15 @@ def test_calls_that_fail_leave_nothing() -> None:
     def fail() -> None:
         raise KeyError("by f")
 
-    CALLS.in_scope(make, "f", 1, None, ("first",), {})
+    LOOKUP.in_scope(make, "f", 1, None, ("first",), {})
     before = where()
     with pytest.raises(KeyError, match="by f"):
-        CALLS.in_scope(make, "f", 1, None, ("second", fail), {})
-    inner = lambda: CALLS.in_scope(make, "f", 1, None, ("third",), {})  # noqa: E731
+        LOOKUP.in_scope(make, "f", 1, None, ("second", fail), {})
+    inner = lambda: LOOKUP.in_scope(make, "f", 1, None, ("third",), {})  # noqa: E731
     with pytest.raises(KeyError, match="by f"):  # what a call inside has made goes as well
-        CALLS.in_scope(lambda: (inner(), fail()), "f", 1, None, (), {})
+        LOOKUP.in_scope(lambda: (inner(), fail()), "f", 1, None, (), {})
     assert where() == before and sorted(nn.get_parameters()) == ["f/first"]
-    CALLS.in_scope(lambda: inner(), "f", 1, None, (), {})
+    LOOKUP.in_scope(lambda: inner(), "f", 1, None, (), {})
     assert sorted(nn.get_parameters()) == ["f/f/third", "f/first"]
 
 
@@ -143,12 +143,12 @@ def test_threads_are_in_scopes_of_their_own() -> None:
         with nn.parameter_scope("there"):
             begun.set()
             done.wait(10)
-            CALLS.in_scope(lambda: paths.update(there=PLACE.path), "affine", 1, None, (), {})
+            LOOKUP.in_scope(lambda: paths.update(there=SCOPE.path), "affine", 1, None, (), {})
 
     thread = threading.Thread(target=there)
     thread.start()
     assert begun.wait(10)
-    CALLS.in_scope(lambda: paths.update(here=PLACE.path), "affine", 1, "here", (), {})
+    LOOKUP.in_scope(lambda: paths.update(here=SCOPE.path), "affine", 1, "here", (), {})
     done.set()
     thread.join()
     assert paths == {"here": ("here", "affine"), "there": ("there", "affine")}

@@ -21,11 +21,11 @@ import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl.core.arrays.array import NdArray
 from nnl.core.graph.node import Node
-from nnl.core.interpreters.context import STATE
+from nnl.core.settings.context import STATE
 from tests.coexec.steps import variable
 from tests.native.kernels import require_library
 
-skeleton = importlib.import_module("nnl.coexec.deferring.deferred_step")
+deferred = importlib.import_module("nnl.coexec.deferring.deferred_step")
 backward = importlib.import_module("nnl.coexec.deferring.backward")
 METHODS = ("_numbers", "calls", "backward")
 
@@ -37,7 +37,7 @@ def dynamic() -> Iterator[None]:
         double = nn.coexecute(lambda x: x * 2)
         for _ in range(2):
             double(variable(2))  # C comes with the first call that it may put off
-        assert not any(inspect.isfunction(getattr(skeleton.Skeleton, m)) for m in METHODS)
+        assert not any(inspect.isfunction(getattr(deferred.DeferredStep, m)) for m in METHODS)
         assert not inspect.isfunction(backward.become)
         yield
 
@@ -61,10 +61,10 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def in_python(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """All of it as it is written in Python."""
-    written = as_written(skeleton, monkeypatch).Skeleton
+    written = as_written(deferred, monkeypatch).DeferredStep
     with monkeypatch.context() as m:
         for name in METHODS:
-            m.setattr(skeleton.Skeleton, name, getattr(written, name))
+            m.setattr(deferred.DeferredStep, name, getattr(written, name))
         m.setattr(backward, "become", as_written(backward, monkeypatch).become)
         yield
 
@@ -72,13 +72,13 @@ def in_python(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def said(nd: NdArray, now: Any) -> Any:
     """What the record of an array says of a step."""
     r = nd.record
-    mine = (r.place, r.work is now) if r.work is not None else None
+    mine = (r.number, r.work is now) if r.work is not None else None
     return nd.spec, mine, r.fill, r.cleared, sorted(nd.bufs)
 
 
 def state(others: list[NdArray]) -> Any:
     """What a step has put off so far."""
-    now = STATE.interpreter.skeleton
+    now = STATE.interpreter.deferred
     parameters = list(nn.get_parameters().values())
     arrays = [*others, *[nd for v in parameters for nd in (v.data, v.grad)]]
     return (
@@ -179,7 +179,7 @@ def test_known_passes_and_updates_ask_nothing_of_python(monkeypatch: pytest.Monk
         step()
     monkeypatch.setattr(backward, "_again", never)
     monkeypatch.setattr(backward, "become", never)
-    monkeypatch.setattr(skeleton.Skeleton, "_together", never)
+    monkeypatch.setattr(deferred.DeferredStep, "_together", never)
     for _ in range(3):
         step()
     assert np.isfinite(loss.d).all()

@@ -12,8 +12,8 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.core.interpreters.context import Context
 from nnl.core.ops.op import Op
+from nnl.core.settings.context import Context
 from tests.native.kernels import F32, assert_close
 from tests.test_derived import CASES, Case, each_sample
 

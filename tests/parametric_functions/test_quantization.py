@@ -13,7 +13,7 @@ import nnl as nn
 from nnl import functions as F
 from nnl import parametric_functions as PF
 from nnl.core.arrays.spec import ShapeError
-from nnl.core.interpreters import random as nnl_random
+from nnl.core.ops import random as nnl_random
 from nnl.parametric_functions import initializer
 from tests.parametric_functions.quantized_layers import FAMILIES, cases
 

@@ -13,7 +13,7 @@ import nnl as nn
 import nnl.functions as F
 import nnl.solvers as S
 from nnl.converters.nnp import solver_files  # noqa: F401  (registers the file formats)
-from nnl.core.interpreters.context import half_type
+from nnl.core.settings.context import half_type
 from tests.solvers.cases import CASES, IDS, gradients, trajectory
 
 BF16 = half_type("bfloat16")

@@ -13,9 +13,9 @@ from nnl.converters.model import Model, Network
 from nnl.converters.programs import entries
 from nnl.converters.runtimes import Runtime, Values, renamed
 from nnl.core.graph.node import capture
-from nnl.core.interpreters.random import seed
+from nnl.core.ops.random import seed
 from nnl.graph import load_program
-from nnl.graph.open_sizes.sizes import witnesses
+from nnl.graph.program.sizes import witnesses
 
 MULTIPLE = 32  # of the open sizes that are tried, which suits what halves pictures
 SMALLEST = 1e-6  # outputs that are all below are compared as if their largest number were this

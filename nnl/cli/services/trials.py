@@ -71,7 +71,7 @@ def _action(parsers: Any, name: str, run: Callable[..., int], what: str) -> Any:
 
 def _in_console(args: argparse.Namespace, run: Callable[..., int]) -> int:
     """Run an action with the console of DIR."""
-    from nnl.console.server.errors import Refused
+    from nnl.console.errors import Refused
     from nnl.console.server.state import Console
 
     folder = Path(args.dir)
@@ -169,8 +169,8 @@ def _revert(args: argparse.Namespace, console: Any) -> int:
 
 def _export(args: argparse.Namespace, console: Any) -> int:
     from nnl.console.documents.code import code
+    from nnl.console.documents.training import export
     from nnl.console.trials.comparing import exported
-    from nnl.console.trials.training import export
     from nnl.core.parameters.atomic import replacing
 
     path = Path(args.output)

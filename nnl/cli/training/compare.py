@@ -141,7 +141,7 @@ class _Step:
     def run(self, name: str, columns: dict[str, Array], generated: list[Array]) -> dict[str, Array]:
         """A step; outputs of the functions, gradients and new parameters by name."""
         import nnl as nn
-        from nnl.core.interpreters import random
+        from nnl.core.ops import random
 
         o, feed = self.info.optimizers[name], self._feed(name)
         found: dict[str, Array] = {}

@@ -304,7 +304,7 @@ def forward(args: argparse.Namespace) -> int:
 
 def _confusion(result: Path, given: int, dataset: str, labels: list[str]) -> Any:
     """What a classifier has mistaken; None of other networks, and without a column of labels."""
-    from nnl.console.server.errors import Refused
+    from nnl.console.errors import Refused
     from nnl.console.trials.evaluation import confusion, label_of, read_results
 
     if not labels:

@@ -84,7 +84,7 @@ def add_commands(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train; the result goes to stdout."""
     import nnl as nn
-    from nnl.core.interpreters import random
+    from nnl.core.ops import random
 
     settings = _settings(args.set)
     _check(args)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls, arrays and backward passes of a step that are put off while its Python runs on."""
+"""A step whose calls are put off while its Python runs on, and what runs them: at once or ahead."""

@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nnl.coexec.deferring.calls import NONE
-from nnl.coexec.plans.paths import Place
+from nnl.coexec.plans.calls import NONE
+from nnl.coexec.plans.paths import PathNode
 from nnl.core.arrays.array import NdArray
-from nnl.core.arrays.bulk import LISTS
-from nnl.core.arrays.memory_record import Record
+from nnl.core.arrays.bulk import BULK
+from nnl.core.arrays.memory_record import MemoryRecord
 from nnl.core.arrays.spec import Spec
 from nnl.core.graph.autodiff import accumulate, start_gradient
 from nnl.core.graph.node import Node, Value, capture
-from nnl.core.interpreters.context import EPOCH
+from nnl.core.settings.context import EPOCH
 from nnl.graph.execution.eager import backward_now
 from nnl.graph.program.program import SPACE
 
 if TYPE_CHECKING:
-    from nnl.coexec.deferring.deferred_step import Skeleton
+    from nnl.coexec.deferring.deferred_step import DeferredStep
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Pass:
         attrs: Of the nodes; see Graph.key.
     """
 
-    place: Place
+    place: PathNode
     given: list[NdArray | int]
     specs: list[Spec]
     sums: list[tuple[int, int]]
@@ -68,7 +68,7 @@ class Graph:
         self.nodes, self.leaves = nodes, leaves
         self.arrays: list[NdArray] = []
 
-    def key(self, skeleton: Skeleton) -> Any:
+    def key(self, deferred: DeferredStep) -> Any:
         """What the pass depends on, where not all of the nodes are of the path that goes on.
 
         It has the ids of attributes, which a Pass keeps alive.
@@ -97,8 +97,8 @@ class Graph:
                     at = array_at.setdefault(id(nd.bufs), len(self.arrays))
                     if at == len(self.arrays):
                         self.arrays.append(nd)
-                    mine = nd.record.work is skeleton
-                    kept.append((at, nd.spec, nd.record.place if mine else None))
+                    mine = nd.record.work is deferred
+                    kept.append((at, nd.spec, nd.record.number if mine else None))
             specs = tuple([None if v is None else v.spec for v in node.inputs])
             whole = node.op, id(node.attrs), node.target, specs, node.out_specs
             key.append((*whole, tuple(edges), tuple(kept)))
@@ -117,36 +117,36 @@ class Sums:
         location: Where the program goes backward.
     """
 
-    def __init__(self, skeleton: Skeleton, leaves: list[Value]) -> None:
-        self.skeleton, self.leaves = skeleton, leaves
+    def __init__(self, deferred: DeferredStep, leaves: list[Value]) -> None:
+        self.deferred, self.leaves = deferred, leaves
         self.found: list[tuple[int, int]] = []
         self.at: tuple[int, int] | None = None
         self.plain = self.fresh = True
-        self.location = skeleton.report.locations.now(skeleton.outermost)
+        self.location = deferred.report.locations.now(deferred.outermost)
         self.first: dict[int, int] = {}
 
     def add(self, into: NdArray, g: NdArray) -> None:
         """A leaf gets a gradient."""
-        skeleton = self.skeleton
-        skeleton.gradient_of = None
-        self.at = self.at or (len(skeleton.path), len(skeleton.given))
+        deferred = self.deferred
+        deferred.gradient_of = None
+        self.at = self.at or (len(deferred.path), len(deferred.given))
         leaf = self.first.get(id(into), -1)
         if leaf < 0:
             leaf = next((i for i, v in enumerate(self.leaves) if v.own_grad is into), -1)
-        self.plain = self.plain and leaf >= 0 and g.record.work is skeleton
+        self.plain = self.plain and leaf >= 0 and g.record.work is deferred
         if id(into) not in self.first:
             self.first[id(into)] = leaf
             self.fresh = self.fresh and is_fresh(into) and not g.spec.is_half
-        self.found.append((leaf, g.record.place))
+        self.found.append((leaf, g.record.number))
 
     def ends(self) -> list[tuple[int, int]] | None:
         """See Pass.ends."""
         if not (self.plain and self.fresh):
             return None
         into = {leaf: self.leaves[leaf].grad for leaf in self.first.values()}
-        if any([nd.record.work is not self.skeleton for nd in into.values()]):
+        if any([nd.record.work is not self.deferred for nd in into.values()]):
             return None
-        return [(leaf, nd.record.place) for leaf, nd in into.items()]
+        return [(leaf, nd.record.number) for leaf, nd in into.items()]
 
 
 def shares_of(leaves: list[Value]) -> list[int]:
@@ -213,7 +213,7 @@ class Edges:
         return self.makers.get(number) == node.seq and self.epoch == epoch
 
 
-def sites_of(makers: Mapping[int, int], path: Sequence[Place]) -> dict[int, Any]:
+def sites_of(makers: Mapping[int, int], path: Sequence[PathNode]) -> dict[int, Any]:
     """{creation number of a node: what tells its call from those of other lines}.
 
     Args:
@@ -228,78 +228,78 @@ def sites_of(makers: Mapping[int, int], path: Sequence[Place]) -> dict[int, Any]
     return sites
 
 
-def backward(skeleton: Skeleton, output: Value, grad: Any, clear: bool) -> None:
+def backward(deferred: DeferredStep, output: Value, grad: Any, clear: bool) -> None:
     """Go backward from an output. The second time at a place of a path, no rule has to be asked."""
-    node, edges = output.node, skeleton.edges
+    node, edges = output.node, deferred.edges
     assert node is not None and node.live is not None
     nodes = capture([output])
-    if type(grad) not in (int, float) or not LISTS.plain(nodes):
+    if type(grad) not in (int, float) or not BULK.plain(nodes):
         backward_now(output, start_gradient(output, output.spec.shape, grad), clear)
         return
     nd = node.live[output.index]()
-    of_path = nd is not None and nd.record.work is skeleton and edges.plain
-    if nd is not None and of_path and edges.of_path(node, nd.record.place, EPOCH.now):
+    of_path = nd is not None and nd.record.work is deferred and edges.plain
+    if nd is not None and of_path and edges.of_path(node, nd.record.number, EPOCH.now):
         graph = Graph(nodes, edges.leaves)
-        key: Any = nd.record.place
+        key: Any = nd.record.number
     else:
         graph = Graph(nodes, [])
-        key = graph.key(skeleton), output.index
-    key = key, grad, clear, len(skeleton.given)
-    before = skeleton.at
+        key = graph.key(deferred), output.index
+    key = key, grad, clear, len(deferred.given)
+    before = deferred.at
     for known in before.passes.get(key, ()):
-        if known.fits(graph.leaves) and _again(skeleton, known, graph, clear):
+        if known.fits(graph.leaves) and _again(deferred, known, graph, clear):
             return
     gy = start_gradient(output, output.spec.shape, grad)
-    found = _first(skeleton, output, graph, gy, clear)
+    found = _first(deferred, output, graph, gy, clear)
     if found is not None:
         more = [p for p in before.passes.get(key, ()) if (p.ends is None) != (found.ends is None)]
         before.passes[key] = sorted([*more, found], key=lambda p: p.ends is None)
 
 
 def _first(
-    skeleton: Skeleton, output: Value, graph: Graph, gy: NdArray, clear: bool
+    deferred: DeferredStep, output: Value, graph: Graph, gy: NdArray, clear: bool
 ) -> Pass | None:
     """Go backward, and note what that was; None where it may be something else the next time."""
-    path, before = skeleton.path, skeleton.at
-    begin, given = len(path), len(skeleton.given)
+    path, before = deferred.path, deferred.at
+    begin, given = len(path), len(deferred.given)
     visited: list[tuple[int, dict[int, Any]]] = []
     kept = True
 
     def note(node: Node) -> None:
         nonlocal kept
         grads = {} if clear else node.grads or {}
-        numbers = {i: skeleton.number(g) for i, g in grads.items()}
+        numbers = {i: deferred.number(g) for i, g in grads.items()}
         kept = kept and None not in numbers.values()
         visited.append((position[node], numbers))
 
     where: dict[int, Any] = {}
-    for makers, piece in (*skeleton.pieces, (skeleton.edges.makers, path)):
+    for makers, piece in (*deferred.pieces, (deferred.edges.makers, path)):
         where |= sites_of(makers, piece)
 
     def enter(node: Node) -> None:
         site = where.get(node.seq, node.op)
-        skeleton.gradient_of = getattr(site, "gradient", None) or (site, "gradient")
+        deferred.gradient_of = getattr(site, "gradient", None) or (site, "gradient")
 
     position = {n: i for i, n in enumerate(graph.nodes)}
     memory = {id(nd.bufs): i for i, nd in enumerate(graph.arrays)}
-    skeleton.sums = sums = Sums(skeleton, graph.leaves)
+    deferred.sums = sums = Sums(deferred, graph.leaves)
     try:
         backward_now(output, gy, clear, pre=enter, post=note, shows=False)
     finally:
-        skeleton.sums = skeleton.gradient_of = None
+        deferred.sums = deferred.gradient_of = None
     ends = sums.ends()
-    end, last = len(path), len(skeleton.given)
+    end, last = len(path), len(deferred.given)
     if ends is None and sums.at is not None:
         end, last = sums.at
-    if skeleton.path is not path or end == begin or not (sums.plain and kept):
+    if deferred.path is not path or end == begin or not (sums.plain and kept):
         return None
     read: list[NdArray | int] = []
-    for i, nd in enumerate(skeleton.given[given:last], given):
-        at = memory.get(id(skeleton.copied.get(i, nd).bufs))
+    for i, nd in enumerate(deferred.given[given:last], given):
+        at = memory.get(id(deferred.copied.get(i, nd).bufs))
         if at is None and nd is not gy and nd.record.fill is None:
             return None  # it may hold something else the next time
         read.append(_copy(nd) if at is None else at)
-    place = skeleton.join(before, begin, end)
+    place = deferred.join(before, begin, end)
     specs = [s for c in place.calls for s in c.bound.out_specs]
     attrs, shares = [n.attrs for n in graph.nodes], shares_of(graph.leaves)
     return Pass(place, read, specs, sums.found, ends, shares, visited, attrs)
@@ -311,41 +311,41 @@ def _copy(nd: NdArray) -> NdArray:
     if nd.record.fill is None:
         new.bufs = {SPACE: nd.read(SPACE).copy()}
     else:
-        new.record = Record(fill=nd.record.fill)
+        new.record = MemoryRecord(fill=nd.record.fill)
     return new
 
 
 def become(
-    skeleton: Skeleton, leaves: list[Value], sums: list[tuple[int, int]], specs: list[Spec]
+    deferred: DeferredStep, leaves: list[Value], sums: list[tuple[int, int]], specs: list[Spec]
 ) -> list[tuple[NdArray, int]]:
     """Let lazily zero gradients of leaves become what a pass will make; the others, with numbers.
 
     Args:
         sums, specs: Of the pass, whose results are the latest ones on the path.
     """
-    first, rest = len(skeleton.made) - len(specs), []
+    first, rest = len(deferred.made) - len(specs), []
     for leaf, number in sums:
         into = leaves[leaf].grad
-        if number < first or not skeleton.becomes(into, number, specs[number - first]):
+        if number < first or not deferred.becomes(into, number, specs[number - first]):
             rest.append((into, number))
     return rest
 
 
-def _again(skeleton: Skeleton, known: Pass, graph: Graph, clear: bool) -> bool:
+def _again(deferred: DeferredStep, known: Pass, graph: Graph, clear: bool) -> bool:
     """Do what a pass has done, to another graph like it; False where it cannot be done."""
-    first, given = len(skeleton.made), len(skeleton.given)
+    first, given = len(deferred.made), len(deferred.given)
     for which in known.given:
         nd = graph.arrays[which] if isinstance(which, int) else which
-        new = -2 - len(skeleton.given)
-        if skeleton.number(nd) != new:
-            skeleton.forget(given)
+        new = -2 - len(deferred.given)
+        if deferred.number(nd) != new:
+            deferred.forget(given)
             return False
-    skeleton.go(known.place, len(known.specs))
+    deferred.go(known.place, len(known.specs))
     found = known.sums if known.ends is None else known.ends
-    sums = become(skeleton, graph.leaves, found, known.specs)
+    sums = become(deferred, graph.leaves, found, known.specs)
     asked = {n for _, gs in known.nodes for n in gs.values()} | {n for _, n in sums}
     # all at once: what follows may run what was put off
-    arrays = {n: skeleton.array(n, known.specs[n - first] if n >= first else None) for n in asked}
+    arrays = {n: deferred.array(n, known.specs[n - first] if n >= first else None) for n in asked}
     for n, nd in arrays.items():
         if n < NONE:  # the pass has it for other steps, too
             arrays[n] = _copy(nd)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Skeleton: the functions that a step calls are put off; its Python runs on without their values.
+"""The functions that a step calls are put off; its Python runs on without their values.
 
 Every call gives Variables and nodes as in dynamic mode, only that their arrays have no value yet.
 What is put off runs as soon as somebody reads or overwrites memory that it makes, reads or writes,
@@ -16,34 +16,34 @@ from types import FrameType
 from typing import Any
 
 from nnl.coexec.deferring.backward import Sums, backward
-from nnl.coexec.deferring.calls import NONE, New, Values, made_here
 from nnl.coexec.deferring.memory import Memory
-from nnl.coexec.deferring.number_inputs import WITH_INPUT, as_inputs
+from nnl.coexec.deferring.running import Running
+from nnl.coexec.deferring.shadow import run_both
 from nnl.coexec.deferring.uninterrupted import whole
-from nnl.coexec.plans.paths import Paths, Place
-from nnl.coexec.plans.running import Running
-from nnl.coexec.plans.shadow import run_both
+from nnl.coexec.plans.calls import NONE, New, Values, made_here
+from nnl.coexec.plans.paths import PathNode, Paths
+from nnl.coexec.policy.number_inputs import WITH_INPUT, as_inputs
 from nnl.coexec.policy.watch import is_left
-from nnl.coexec.report import Report
+from nnl.coexec.tracing.report import Report
+from nnl.core.arguments.origin import LOCATION, PASSED, caller
 from nnl.core.arrays.array import NdArray
-from nnl.core.arrays.bulk import LISTS, NOTHING
-from nnl.core.arrays.memory_record import Record
+from nnl.core.arrays.bulk import BULK, NOTHING
+from nnl.core.arrays.memory_record import MemoryRecord
 from nnl.core.arrays.spec import Spec
+from nnl.core.graph.dispatch import Bound, apply, bind, execute, new_node, results, visible
 from nnl.core.graph.node import Value
-from nnl.core.graph.origin import LOCATION, PASSED, caller
-from nnl.core.interpreters.context import STATE, using
 from nnl.core.interpreters.deferring import Deferring
-from nnl.core.interpreters.dispatch import Bound, apply, bind, execute, new_node, results, visible
 from nnl.core.interpreters.interpreter import EAGER
 from nnl.core.ops.op import OPS, Op
-from nnl.graph.plan.buffer_owners import is_held
+from nnl.core.settings.context import STATE, using
+from nnl.graph.lowering.buffer_owners import is_held
 from nnl.graph.printing.profile import PROFILES
 from nnl.graph.program.program import SPACE
 
 AT_ONCE = frozenset(["python_function"])  # what they do besides computing must happen in order
 
 
-class Skeleton(Memory):
+class DeferredStep(Memory):
     """What a step has put off, in the order of the calls.
 
     Attributes:
@@ -73,7 +73,7 @@ class Skeleton(Memory):
     ) -> None:
         self.step, self.paths, self.report, self.shadow = step, paths, report, shadow
         self.frame, self.outermost, self.end = frame, frame.f_back, end
-        self.pieces: list[tuple[dict[int, int], list[Place]]] = []
+        self.pieces: list[tuple[dict[int, int], list[PathNode]]] = []
         self.visited: dict[int, int] = {}  # {location: calls of functions of an array and a number}
         super().__init__()
         now = Running.now
@@ -83,7 +83,7 @@ class Skeleton(Memory):
     def begin(self) -> None:
         super().begin()
         self.at = self.paths.begin()
-        self.path: list[Place] = []
+        self.path: list[PathNode] = []
         self.copied: dict[int, NdArray] = {}
         self.sums: Sums | None = None
         self.gradient_of: Any = None
@@ -104,7 +104,7 @@ class Skeleton(Memory):
         if need:
             node = new_node(op, attrs, edges, bound, state)
             for nd in datas:
-                self.edges.made(nd.record.place, node)
+                self.edges.made(nd.record.number, node)
         ys = results(node, inputs, datas, state["recompute"])
         return ys[0] if bound.single else visible(op, ys)
 
@@ -127,7 +127,7 @@ class Skeleton(Memory):
         bounds = self._bind(op, attrs, arrays)
         if self._together(op, attrs, arrays, bounds) is None:
             for datas, bound in zip(arrays, bounds, strict=True):
-                if self.step.skeleton is self:
+                if self.step.deferred is self:
                     self.execute(op, attrs, bound, datas)
                 else:  # the step is left
                     execute(bound, datas)
@@ -150,7 +150,7 @@ class Skeleton(Memory):
         if first is None:
             return False
         for number, (into, *_) in enumerate(arrays, first):
-            if into.record.place < NONE:
+            if into.record.number < NONE:
                 self.keep_value(into)
             self._take(into, number)
         return True
@@ -190,13 +190,13 @@ class Skeleton(Memory):
         """Add a gradient to that of a leaf, later; False where it must be done at once."""
         if self.sums is not None:
             self.sums.add(into, g)
-        if g.record.work is not self or g.record.place < NONE:
+        if g.record.work is not self or g.record.number < NONE:
             return False
-        if self.becomes(into, g.record.place, g.spec):
+        if self.becomes(into, g.record.number, g.spec):
             return True
         if g.spec.is_half or into.record.own is not None:
             return False
-        mine = into.record.work is self and into.record.place in self.before
+        mine = into.record.work is self and into.record.number in self.before
         if is_held(into) if SPACE in into.bufs else mine:
             return False
         add = OPS["add2"]
@@ -205,10 +205,10 @@ class Skeleton(Memory):
         made = self._call(add, attrs, bound, (into, g))
         if made is None:
             return False
-        number = into.record.place
+        number = into.record.number
         if number < 0:  # the call reads what the array holds until now
             self.keep_value(into)
-        self._take(into, made[0].record.place)
+        self._take(into, made[0].record.number)
         return True
 
     def becomes(self, into: NdArray, number: int, spec: Spec) -> bool:
@@ -234,7 +234,7 @@ class Skeleton(Memory):
     def _take(self, nd: NdArray, number: int) -> None:
         """Let an array be the value of this number."""
         record = nd.lasting_record()
-        record.fill, record.work, record.place = None, self, number
+        record.fill, record.work, record.number = None, self, number
         self.taken[id(nd)] = number, nd
 
     def _call(
@@ -267,13 +267,13 @@ class Skeleton(Memory):
         first = len(self.made)
         for spec in bound.out_specs:
             nd = NdArray.unwritten(spec)
-            nd.record = Record(None, "", False, None, None, 1, self, len(self.made))
+            nd.record = MemoryRecord(None, "", False, None, None, 1, self, len(self.made))
             self.made.append(nd)
         return tuple(self.made[first:])  # type: ignore[arg-type]
 
     def _new_place(
         self, key: Any, calls: Sequence[New], called: Sequence[Value | None] | None = None
-    ) -> Place | None:
+    ) -> PathNode | None:
         """The place that calls lead to for the first time; None where the step is left instead."""
         watch, sums = self.paths.watch, self.sums
         if not watch.active:
@@ -295,9 +295,9 @@ class Skeleton(Memory):
     def leave(self) -> None:
         """Do what was put off, and put nothing off any more in this step."""
         self.run()
-        self.step.skeleton = None
+        self.step.deferred = None
 
-    def go(self, place: Place, makes: int) -> None:
+    def go(self, place: PathNode, makes: int) -> None:
         """Put off the calls of a place, which make so many arrays that nobody has."""
         place.visits += 1
         self.at = place
@@ -312,12 +312,12 @@ class Skeleton(Memory):
         if nd is None:
             assert spec is not None
             nd = self.made[number] = NdArray.unwritten(spec)
-            nd.record = Record(version=1, work=self, place=number)
+            nd.record = MemoryRecord(version=1, work=self, number=number)
         return nd
 
-    def join(self, before: Place, begin: int, end: int) -> Place:
+    def join(self, before: PathNode, begin: int, end: int) -> PathNode:
         """One place for the calls of a part of the path, and those after it."""
-        joined = Place("backward", tuple([c for p in self.path[begin:end] for c in p.calls]))
+        joined = PathNode("backward", tuple([c for p in self.path[begin:end] for c in p.calls]))
         joined.location = self.path[begin].location
         rest, self.path[begin:] = self.path[end:], [joined]
         self.at = joined
@@ -335,7 +335,7 @@ class Skeleton(Memory):
             if nd is None:
                 key.append(NONE)
             elif nd.record.work is self:
-                key.append(nd.record.place)
+                key.append(nd.record.number)
             else:
                 number = self.number(nd, bound.view)
                 if number is None:
@@ -345,7 +345,7 @@ class Skeleton(Memory):
             if not bound.writes:
                 return tuple(key)
             written = [nd for i in bound.writes if (nd := datas[i]) is not None]
-            if all([nd.record.work is self and nd.record.place < NONE for nd in written]):
+            if all([nd.record.work is self and nd.record.number < NONE for nd in written]):
                 for nd in written:
                     self._will_write(nd)
                 return tuple(key)
@@ -375,7 +375,7 @@ class Skeleton(Memory):
     def _number(self, nd: NdArray, shared: bool) -> int | None:
         record = nd.record
         if record.work is self:
-            return record.place
+            return record.number
         work = record.work
         if work not in (None, self.behind) or record.own is not None:
             return None
@@ -391,12 +391,12 @@ class Skeleton(Memory):
         record = nd.lasting_record()
         if work is not None and record.work is work:
             self.adopted.add(-1 - len(self.given))
-        record.work, record.place = self, -1 - len(self.given)
-        return record.place
+        record.work, record.number = self, -1 - len(self.given)
+        return record.number
 
     def _will_write(self, nd: NdArray) -> None:
         """Take the value away from an array that a call writes, until it is done."""
-        number = nd.record.place
+        number = nd.record.number
         if number not in self.before:
             if not nd.bufs and number not in self.adopted:
                 nd.record.work = None
@@ -433,7 +433,7 @@ class Skeleton(Memory):
         start = perf_counter()
         late = self._take_back()
         at, path, given, taken = self.at, self.path, self.given, self.taken
-        before, live = self.before, LISTS.living(self.made)
+        before, live = self.before, BULK.living(self.made)
         values: Values = {}
         running = None
         self.pieces.append((self.edges.makers, path))
@@ -457,7 +457,7 @@ class Skeleton(Memory):
                 raise
         finally:
             if running is None:
-                LISTS.publish(values, live, taken, NOTHING)
+                BULK.publish(values, live, taken, NOTHING)
             if path:
                 self.report.ran(path, start, asked, running is not None)
                 if ends and running is None:
@@ -485,10 +485,10 @@ class Skeleton(Memory):
                 now.finish()
             except BaseException as e:
                 late = e
-        LISTS.give_back(given, NOTHING, None)
+        BULK.give_back(given, NOTHING, None)
         return late
 
-    def _goes_ahead(self, at: Place, now: float) -> bool:
+    def _goes_ahead(self, at: PathNode, now: float) -> bool:
         """Whether the end of a step is to run while Python goes on."""
         pace = self.paths.pace
         if at.plan is None or not at.plan.runs_by_itself or PROFILES:
@@ -497,4 +497,4 @@ class Skeleton(Memory):
         return pace.next(now)
 
 
-PASSED |= {f.__code__ for f in (Skeleton.apply, Skeleton.execute, Skeleton._varies)}
+PASSED |= {f.__code__ for f in (DeferredStep.apply, DeferredStep.execute, DeferredStep._varies)}

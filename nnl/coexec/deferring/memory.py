@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from nnl.coexec.deferring.backward import Edges
-from nnl.coexec.deferring.calls import NONE
-from nnl.coexec.plans.paths import Place
-from nnl.coexec.plans.running import Running
+from nnl.coexec.deferring.running import Running
+from nnl.coexec.plans.calls import NONE
+from nnl.coexec.plans.paths import PathNode
 from nnl.core.arrays.array import NdArray
-from nnl.core.arrays.bulk import LISTS
+from nnl.core.arrays.bulk import BULK
 
 
 class Memory:
@@ -52,7 +52,7 @@ class Memory:
         self.taken: dict[int, tuple[int, NdArray]] = {}
         self.adopted: set[int] = set()
         self.edges = Edges()
-        self.trigger: Place | None = None
+        self.trigger: PathNode | None = None
 
     @abstractmethod
     def run(self) -> None:
@@ -62,7 +62,7 @@ class Memory:
 
     def fetch(self, nd: NdArray) -> None:
         """Let an array without a buffer have one."""
-        number = nd.record.place
+        number = nd.record.number
         if number in self.adopted and number not in self.before:
             self.arrive(number)
         else:
@@ -74,7 +74,7 @@ class Memory:
         What another thread does with a value that nothing here writes is its own affair, as it
         always is: a logger looks at parameters.
         """
-        number = nd.record.place
+        number = nd.record.number
         has_value = number < NONE and number not in self.before and id(nd) not in self.taken
         if self.thread == threading.get_ident() or not has_value:
             self.run()
@@ -83,7 +83,7 @@ class Memory:
 
     def let_go(self, nd: NdArray) -> None:
         """Let an array be overwritten: calls that read it keep the value that it had."""
-        number = nd.record.place
+        number = nd.record.number
         if self.thread != threading.get_ident() or number in self.before:
             self.run()
         elif id(nd) in self.taken:
@@ -97,7 +97,7 @@ class Memory:
 
     def give_up(self, nd: NdArray) -> None:
         """Let an array be other memory: who shares what it has been keeps that."""
-        number = nd.record.place
+        number = nd.record.number
         arrays, at = (self.made, number) if number >= 0 else (self.given, -2 - number)
         is_taken = id(nd) in self.taken
         self.arrive(number)
@@ -114,9 +114,9 @@ class Memory:
 
     def keep_value(self, nd: NdArray) -> None:
         """Let the calls that read a given array read what it holds now, whatever becomes of it."""
-        self.arrive(nd.record.place)
+        self.arrive(nd.record.number)
         self.edges.plain = False  # functions keep the array itself for their gradients
-        old = self.given[-2 - nd.record.place] = NdArray.unwritten(nd.spec)
+        old = self.given[-2 - nd.record.number] = NdArray.unwritten(nd.spec)
         old.bufs = dict(nd.bufs)
         old.record = replace(nd.record, version=0, work=None)
         nd.bufs.clear()
@@ -127,7 +127,7 @@ class Memory:
         Args:
             work: Theirs from now on.
         """
-        LISTS.give_back(self.given, self.before, work)
+        BULK.give_back(self.given, self.before, work)
 
     # ---- what the step before has left to run ----
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs calls that were put off: blocks, paths, and paths that run ahead of Python."""
+"""What is kept of the calls of earlier steps: blocks, and a tree of paths with a plan each."""

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from nnl.coexec.deferring.calls import NONE
+from nnl.coexec.plans.calls import NONE
 from nnl.core.arrays.array import NdArray
 from nnl.core.graph.node import Value
-from nnl.core.interpreters.context import SPACES
+from nnl.core.settings.context import SPACES
+from nnl.graph.lowering.lowering import lower
 from nnl.graph.plan.plan import Plan
-from nnl.graph.program.lowering import lower
 from nnl.graph.program.program import SPACE
 
 if TYPE_CHECKING:

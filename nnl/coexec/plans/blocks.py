@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from nnl.coexec.deferring.calls import NONE, Call, Values, buffers
 from nnl.coexec.plans.block_plan import BlockPlan, plan_of
+from nnl.coexec.plans.calls import NONE, Call, Values, buffers
 from nnl.coexec.policy.payoff import BEYOND, SHARE, runs_before_plan, seconds
+from nnl.core.arguments.origin import line_of
 from nnl.core.arrays.array import NdArray
-from nnl.core.arrays.bulk import LISTS
+from nnl.core.arrays.bulk import BULK
 from nnl.core.arrays.spec import Spec
-from nnl.core.graph.origin import place
-from nnl.core.interpreters.context import SPACES
+from nnl.core.settings.context import SPACES
 from nnl.graph.plan.plan import Plan
 from nnl.graph.printing.profile import PROFILES
 from nnl.graph.program.program import SPACE
@@ -166,7 +166,7 @@ class Blocks:
                 pieces.append(Piece(ONE, begin, end, calls[begin].numbers, firsts[begin]))
             else:
                 pieces += self._pieces(calls, nodes, firsts, begin, end, specs, given, roots)
-        LISTS.keep(*pieces)
+        BULK.keep(*pieces)
         return Pieces(self.version, nodes, cuts, calls, pieces, firsts)
 
     def are_still(self, pieces: Pieces) -> bool:
@@ -227,7 +227,7 @@ class Blocks:
     def lines(self) -> Iterator[str]:
         """The blocks that have plans, for people."""
         for block in self.planned:
-            names = ", ".join([f"{c.op.name} {place(c.origin)}".strip() for c in block.calls])
+            names = ", ".join([f"{c.op.name} {line_of(c.origin)}".strip() for c in block.calls])
             yield f"a plan for the block {names}: ran {block.runs} times"
 
     # ---- running ----

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from nnl.coexec.deferring.calls import NONE, Call, Values, run_now
 from nnl.coexec.plans.blocks import Blocks, Pieces
+from nnl.coexec.plans.calls import NONE, Call, Values, run_now
 from nnl.coexec.policy.payoff import runs_before_plan
 from nnl.coexec.policy.running_ahead import Pace
 from nnl.coexec.policy.watch import LEARN, Watch
 from nnl.core.arrays.array import NdArray
-from nnl.core.arrays.bulk import LISTS
+from nnl.core.arrays.bulk import BULK
 from nnl.core.graph.node import Value
 from nnl.core.ops.op import Op
 from nnl.ext.library import TILED, HostPlan
-from nnl.graph.plan.buffer_owners import count_holders
+from nnl.graph.lowering.buffer_owners import count_holders
 from nnl.graph.plan.plan import Plan
 from nnl.graph.program.program import SPACE, space_of
 
@@ -29,7 +29,7 @@ TRIES = 4  # how many ways a path may go on anywhere before it counts how often 
 BEGINNINGS = 64  # the same of the root, where every piece of a step begins
 
 
-class Place:
+class PathNode:
     """Where a call leads to, or several that always come together; or the root of all paths.
 
     Attributes:
@@ -52,7 +52,7 @@ class Place:
     def __init__(self, key: Any = None, calls: tuple[Call, ...] = ()) -> None:
         self.key, self.calls = key, calls
         self.location: Any = None
-        self.after: dict[Any, Place] = {}
+        self.after: dict[Any, PathNode] = {}
         self.passes: dict[Any, Any] = {}
         self.runs = self.visits = self.misses = self.alone = 0
         self.plan: PathPlan | None = None
@@ -102,33 +102,35 @@ class Paths:
         self._forget()
 
     def _forget(self) -> None:
-        self.root, self.size = Place(), 0
+        self.root, self.size = PathNode(), 0
         self.attrs: dict[Any, Any] = {}
-        self.planned: dict[Place, None] = {}
+        self.planned: dict[PathNode, None] = {}
         self.blocks = Blocks()
 
     def follows(self) -> bool:
         """Whether the next step is to be put off."""
         return self.reproducible or self.watch.follows()
 
-    def may_grow(self, at: Place) -> bool:
+    def may_grow(self, at: PathNode) -> bool:
         """Whether what a step does for the first time after a place is likely to come again."""
         return self.reproducible or (self.watch.counts.came_often() and at.is_predictable())
 
-    def begin(self) -> Place:
+    def begin(self) -> PathNode:
         """Where a step begins, or goes on after some of it has run."""
         if self.size > MOST_PLACES:
             self._forget()
         self.root.visits += 1
         return self.root
 
-    def add(self, before: Place, key: Any, calls: tuple[Call, ...], location: Any = None) -> Place:
+    def add(
+        self, before: PathNode, key: Any, calls: tuple[Call, ...], location: Any = None
+    ) -> PathNode:
         """The place that calls lead to for the first time."""
         self.size += 1
         self.watch.spend(LEARN * len(calls))
-        place = before.after[key] = Place(key, calls)
+        place = before.after[key] = PathNode(key, calls)
         place.location = location
-        LISTS.keep(place, key, calls, before.after, *calls)
+        BULK.keep(place, key, calls, before.after, *calls)
         return place
 
     def varies(self, op: Op, attrs: Any, location: int, times: int) -> bool:
@@ -141,7 +143,7 @@ class Paths:
         self.attrs[key] = None
         return True
 
-    def end(self, place: Place, wanted: set[int], ends: bool) -> Place:
+    def end(self, place: PathNode, wanted: set[int], ends: bool) -> PathNode:
         """Where a path ends of which these results are wanted: the place that has its plan.
 
         One plan for all that are wanted at some time is less to make, but rounds otherwise when
@@ -158,8 +160,8 @@ class Paths:
 
     def run(
         self,
-        end: Place,
-        path: Sequence[Place],
+        end: PathNode,
+        path: Sequence[PathNode],
         given: Sequence[NdArray],
         wanted: set[int],
         values: Values,
@@ -188,7 +190,7 @@ class Paths:
             run_what_goes(path, given, wanted, values)
             raise
 
-    def _pays(self, end: Place, path: Sequence[Place], given: Sequence[NdArray]) -> bool:
+    def _pays(self, end: PathNode, path: Sequence[PathNode], given: Sequence[NdArray]) -> bool:
         """Whether a path that has come so often is to run by a plan."""
         if end.runs == 1 or end.plan is not None or self.reproducible:
             return end.runs > 1 or self.reproducible
@@ -197,7 +199,7 @@ class Paths:
             end.alone = runs_before_plan(work, self._pieces(end, path, given).shares)
         return end.runs > end.alone
 
-    def _pieces(self, end: Place, path: Sequence[Place], given: Sequence[NdArray]) -> Pieces:
+    def _pieces(self, end: PathNode, path: Sequence[PathNode], given: Sequence[NdArray]) -> Pieces:
         """A path as blocks, again where these have fallen apart meanwhile."""
         pieces = end.pieces
         if pieces is None or not self.blocks.are_still(pieces):
@@ -205,7 +207,7 @@ class Paths:
         return pieces
 
     def ready(
-        self, end: Place, path: Sequence[Place], given: Sequence[NdArray], wanted: set[int]
+        self, end: PathNode, path: Sequence[PathNode], given: Sequence[NdArray], wanted: set[int]
     ) -> PathPlan | None:
         """The plan of a path, ready to be started; None where it has to run at once."""
         plan = end.plan
@@ -216,7 +218,7 @@ class Paths:
         return plan
 
     def _plan(
-        self, end: Place, path: Sequence[Place], given: Sequence[NdArray], wanted: set[int]
+        self, end: PathNode, path: Sequence[PathNode], given: Sequence[NdArray], wanted: set[int]
     ) -> PathPlan | None:
         """The plan of a path, ready to run; None where there is no memory for it."""
         plan = end.plan
@@ -237,17 +239,17 @@ class Paths:
             self._drop(next(iter(self.planned)))
         return plan
 
-    def _drop(self, place: Place) -> None:
+    def _drop(self, place: PathNode) -> None:
         del self.planned[place]
         place.plan, place.runs = None, 0
 
 
-def _calls(path: Sequence[Place]) -> list[Call]:
+def _calls(path: Sequence[PathNode]) -> list[Call]:
     return [c for p in path for c in p.calls]
 
 
 def run_what_goes(
-    path: Sequence[Place], given: Sequence[NdArray], wanted: set[int], values: Values
+    path: Sequence[PathNode], given: Sequence[NdArray], wanted: set[int], values: Values
 ) -> None:
     """After an error of a plan: what comes before the call that fails, if nothing is written."""
     if not any([n < NONE for c in _calls(path) for n in c.written]):
@@ -314,7 +316,7 @@ class PathPlan:
         self.plain = {n: s for (n, s), o in zip(plain, orders, strict=True) if o == plan.space}
         slots = {*self.slots.values(), *roots.values()}
         self.owned = [s for s in sorted(slots) if plan.root.get(s, s) in computed]
-        self._references = LISTS.references  # always the same one: they count differently
+        self._references = BULK.references  # always the same one: they count differently
         self.alone = self._references(plan.slots, self.owned)
         count_holders([id(plan.slots[s]) for s in self.owned], 1)
         self._memory: dict[int, tuple[Any, ...] | None] = {}
@@ -326,7 +328,7 @@ class PathPlan:
     def take(self, given: Sequence[NdArray]) -> None:
         """Get ready to run on these arrays."""
         plan = self.plan
-        LISTS.become(self.holes, given)
+        BULK.become(self.holes, given)
         now = self._references(plan.slots, self.owned)
         if now == self.alone:
             return

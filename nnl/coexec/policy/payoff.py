@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any
 
-from nnl.core.interpreters.dispatch import Bound
+from nnl.core.graph.dispatch import Bound
 from nnl.graph.printing.profile import cost_of
 
 Work = tuple[Any, Bound]

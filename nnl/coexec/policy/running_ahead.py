@@ -6,7 +6,7 @@ from __future__ import annotations
 from statistics import median
 from time import process_time
 
-from nnl.core.interpreters.resources import cores
+from nnl.core.arrays.resources import cores
 
 ROUND = 10  # steps in one way, then as many in the other
 ROUNDS = 4

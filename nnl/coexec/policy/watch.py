@@ -17,14 +17,14 @@ from sys import _getframe
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from nnl.coexec.deferring.number_inputs import WITH_INPUT
+from nnl.coexec.policy.number_inputs import WITH_INPUT
 from nnl.coexec.policy.payoff import CALL, PLAN, seconds
 from nnl.core.graph.node import Node
-from nnl.core.interpreters.context import SPACES
+from nnl.core.settings.context import SPACES
 from nnl.graph.program.program import SPACE
 
 if TYPE_CHECKING:
-    from nnl.coexec.plans.paths import Place
+    from nnl.coexec.plans.paths import PathNode
 
 OFTEN = 2  # how often a call comes before it is put off
 SHARE = 0.5  # of the latest calls, those that came so often, for the next step to be put off
@@ -224,7 +224,7 @@ class Watch:
         """So many arrays were updated. recorded: Whether by a plan that was made for that."""
         self.counts.end(calls, calls * (CALL + UPDATES * PLAN * recorded))
 
-    def catch_up(self, pieces: Iterable[tuple[Mapping[int, int], Sequence[Place]]]) -> None:
+    def catch_up(self, pieces: Iterable[tuple[Mapping[int, int], Sequence[PathNode]]]) -> None:
         """Be told from now on what a step calls.
 
         Args:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What steps of a program have done: graphs of their calls, loops, what is expected next."""
+"""What steps of a program have done, and the report of it: graphs of their calls, loops, causes."""

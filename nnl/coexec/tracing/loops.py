@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from types import CodeType, FrameType
 from typing import Any
 
-from nnl.core.graph.origin import LOCATION, Origin, caller, is_ours, place
+from nnl.core.arguments.origin import LOCATION, Origin, caller, is_ours, line_of
 
 Call = tuple[CodeType, int]  # a frame: its code, and the offset of the instruction it is at
 
@@ -87,7 +87,7 @@ class Locations:
         self._codes: dict[tuple[CodeType, str], CodeType] = {}
         self._locations: dict[tuple[Location, int, int], Location] = {}
         self._loops: dict[tuple[Location, int, int], Loop] = {}
-        self._now: dict[int, Location] = {}  # by number, see nnl.core.graph.origin.Location
+        self._now: dict[int, Location] = {}  # by number, see nnl.core.arguments.origin.Location
 
     def now(self, outermost: FrameType | None) -> Location:
         """The location of the innermost caller outside of this package."""
@@ -135,7 +135,7 @@ class Locations:
 def file_line(calls: tuple[Call, ...]) -> str:
     """ "net.py:31": the innermost of some calls that is not in this package, else the last one."""
     users = [call for call in calls if not is_ours(call[0])]
-    return place(((), *(users or calls)[-1])).strip("()") if calls else ""
+    return line_of(((), *(users or calls)[-1])).strip("()") if calls else ""
 
 
 def move(a: Location, b: Location) -> tuple[int, bool]:

@@ -27,9 +27,9 @@ import numpy as np
 from nnl.communicators.mpi import timeout_s
 from nnl.communicators.parallel.layout import Layout, block_index, layout_of, with_pieces
 from nnl.communicators.parallel.mesh import Mesh
+from nnl.core.arguments.annotations import shown
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters import random as nnl_random
-from nnl.core.ops.annotations import shown
+from nnl.core.ops import random as nnl_random
 from nnl.core.parameters import safetensors
 from nnl.core.parameters.atomic import replacing
 from nnl.core.parameters.parameter import get_parameters

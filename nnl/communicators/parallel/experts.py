@@ -9,8 +9,8 @@ from typing import Any
 from nnl import functions as F
 from nnl.communicators.parallel.layers import check_axis_of_mesh, divide, parameter
 from nnl.communicators.parallel.layout import Split
+from nnl.core.arguments.annotations import Input, shown
 from nnl.core.arrays.spec import ShapeError
-from nnl.core.ops.annotations import Input, shown
 from nnl.core.parameters.parameter import get_parameter_or_create
 from nnl.parametric_functions import parametric_function_api
 from nnl.parametric_functions.initializer import ZERO, glorot

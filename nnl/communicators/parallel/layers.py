@@ -20,11 +20,11 @@ import numpy as np
 from nnl import functions as F
 from nnl.communicators.parallel.layout import LaidOut, Layout, Split
 from nnl.communicators.parallel.mesh import Axis
+from nnl.core.arguments.annotations import Input, shown
 from nnl.core.arrays.spec import ShapeError
-from nnl.core.interpreters import random as nnl_random
-from nnl.core.ops.annotations import Input, shown
+from nnl.core.ops import random as nnl_random
 from nnl.core.parameters.parameter import (
-    PLACE,
+    SCOPE,
     get_parameter,
     get_parameter_or_create,
     set_parameter,
@@ -42,7 +42,7 @@ def parameter(name: str, shape: Sequence[int], init: Any, *splits: Split) -> Any
     """
     layout = Layout(tuple(shape), tuple(s for s in splits if s.over.size > 1))
     if get_parameter(name) is None and layout.split:
-        value = init(layout.shape) if callable(init) and PLACE.drawn else init
+        value = init(layout.shape) if callable(init) and SCOPE.drawn else init
         value = np.zeros(layout.shape, np.float32) if callable(value) else np.asarray(value)
         if value.shape != layout.shape:
             raise ShapeError(

@@ -9,10 +9,10 @@ from typing import Any
 
 from nnl.communicators.base import Communicator
 from nnl.communicators.multi_process import MultiProcessDataParallelCommunicator
+from nnl.core.arguments.annotations import shown
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import STATE
-from nnl.core.ops.annotations import shown
 from nnl.core.ops.op import OPS
+from nnl.core.settings.context import STATE
 
 # From the slowest direction to the fastest: ranks that follow each other, which are the closest,
 # share the work of one layer.

@@ -12,11 +12,10 @@ import numpy as np
 
 from nnl.communicators.parallel.layout import LaidOut, layout_of
 from nnl.communicators.parallel.mesh import Mesh
+from nnl.core.arguments.annotations import shown
 from nnl.core.arrays.array import NdArray
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters import random as nnl_random
-from nnl.core.interpreters.context import using
-from nnl.core.ops.annotations import shown
+from nnl.core.ops import random as nnl_random
 from nnl.core.parameters.parameter import (
     Scope,
     get_parameters,
@@ -24,6 +23,7 @@ from nnl.core.parameters.parameter import (
     pop_parameter,
     set_parameter,
 )
+from nnl.core.settings.context import using
 
 Stage = Callable[[Variable], Variable]
 FORWARD, BACKWARD = "forward", "backward"

@@ -9,15 +9,15 @@ from typing import Any
 
 from nnl.communicators.parallel.layout import LaidOut, layout_of, with_pieces
 from nnl.communicators.parallel.mesh import Mesh
-from nnl.core.arrays.memory_record import Record
+from nnl.core.arguments.annotations import shown
+from nnl.core.arrays.memory_record import MemoryRecord
 from nnl.core.graph.node import capture
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import EPOCH, using
-from nnl.core.ops.annotations import shown
 from nnl.core.parameters.parameter import get_parameters, set_parameter
+from nnl.core.settings.context import EPOCH, using
 from nnl.solvers.base import Solver, check_elementwise, piece_of
 
-SPLIT = Record(
+SPLIT = MemoryRecord(
     cleared="split by C.shard: give it the graphs that exist already, as outputs= "
     "(documentation: guides/mesh#sharded-data-parallelism)"
 )

@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
 from nnl.console.chat.served import ROUTES
-from nnl.console.server.errors import missing
+from nnl.console.errors import missing
 from nnl.console.server.requests import Body, The, received
 
 router = APIRouter()

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from nnl.console.data.uploads import BuildOptions
-from nnl.console.server.errors import Refused
+from nnl.console.errors import Refused
 from nnl.console.server.requests import Body, The, received, whole
 
 router = APIRouter()

@@ -12,16 +12,16 @@ from fastapi import APIRouter
 
 import nnl
 from nnl.console.documents import optimizers
+from nnl.console.documents.analysis import analyse
 from nnl.console.documents.code import code
 from nnl.console.documents.configuring import config_problems
 from nnl.console.documents.diff import diff
-from nnl.console.documents.layout import arrange
+from nnl.console.documents.document import arrange
 from nnl.console.palette import palette
-from nnl.console.palette.analysis import analyse
 from nnl.console.server.requests import Body, The, document
 from nnl.console.server.security import UPLOAD_BYTES
-from nnl.core.interpreters.context import BACKENDS
-from nnl.core.interpreters.resources import cores, memory_bytes
+from nnl.core.arrays.resources import cores, memory_bytes
+from nnl.core.settings.context import BACKENDS
 
 router = APIRouter()
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 
-from nnl.console.server.errors import Refused
+from nnl.console.errors import Refused
+from nnl.console.machine.sandbox import apart
 from nnl.console.server.requests import Body, The, body, received, text, whole
-from nnl.console.server.sandbox import apart
 from nnl.console.trials.evaluation import confusion, results, table
 
 router = APIRouter()

@@ -11,11 +11,11 @@ from fastapi import APIRouter, Request, Response
 
 from nnl.console.documents.code import code
 from nnl.console.documents.document import Document
-from nnl.console.server.errors import Refused
+from nnl.console.documents.training import FILES, export
+from nnl.console.errors import Refused
 from nnl.console.server.requests import Body, The, attachment, document, received, text
 from nnl.console.server.state import Console
 from nnl.console.trials.report import html
-from nnl.console.trials.training import FILES, export
 from nnl.converters.nnp.parameter_files import Stored
 
 router = APIRouter()

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi.responses import FileResponse
 
-from nnl.console.server.errors import Refused
+from nnl.console.errors import Refused
 from nnl.console.server.requests import Body, The, text
 
 router = APIRouter()

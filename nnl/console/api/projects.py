@@ -10,7 +10,7 @@ from fastapi import APIRouter, Response
 from nnl.console.documents.diff import diff
 from nnl.console.documents.document import Document
 from nnl.console.documents.samples import SAMPLES
-from nnl.console.server.errors import missing
+from nnl.console.errors import missing
 from nnl.console.server.requests import Body, Head, The, document, text
 
 router = APIRouter()

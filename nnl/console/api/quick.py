@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from nnl.console.documents.ready_models import inspect, train
+from nnl.console.server.ready_models import inspect, train
 from nnl.console.server.requests import Body, The, received, text, whole
 
 router = APIRouter(prefix="/quick")

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 
 from nnl.console.api.trials import message, stream
 from nnl.console.documents.mutation import RULES
-from nnl.console.server.errors import Refused
+from nnl.console.errors import Refused
 from nnl.console.server.requests import Body, The, text
 from nnl.console.server.state import Console
 

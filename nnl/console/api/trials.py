@@ -15,8 +15,8 @@ from fastapi.responses import FileResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from nnl.console.api.files import WITHOUT_WEIGHTS, written
-from nnl.console.server.errors import Refused, missing
-from nnl.console.server.processes import size_of, tail
+from nnl.console.errors import Refused, missing
+from nnl.console.machine.processes import size_of, tail
 from nnl.console.server.requests import Body, The, attachment, text
 from nnl.console.server.state import Console
 from nnl.console.trials.comparing import compared, exported, listed

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nnl.console.chat.served import Served
-from nnl.console.server.errors import Refused, missing
+from nnl.console.errors import Refused, missing
 
 FILES = (".nnlp", ".gguf")
 

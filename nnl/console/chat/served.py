@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nnl.console.server.errors import Refused
+from nnl.console.errors import Refused
 
 PATIENCE_S = 300.0  # until a model is loaded
 ANSWER_S = 600.0  # until a long prompt is read

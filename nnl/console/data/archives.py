@@ -8,7 +8,7 @@ import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
 
-from nnl.console.server.errors import Refused
+from nnl.console.errors import Refused
 
 MAX_MEMBERS = 500_000
 MAX_BYTES = 32 * 2**30  # unpacked

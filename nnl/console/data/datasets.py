@@ -17,9 +17,9 @@ import numpy as np
 from nnl.console.data.pictures import png, shown, thumbnail
 from nnl.console.data.tables import Array, described, kind_of, read_cells, read_table, variables
 from nnl.console.data.uploads import BuildOptions
-from nnl.console.server.errors import Refused, missing
-from nnl.console.server.sandbox import apart
-from nnl.console.server.store import Store, checked_name, new_id
+from nnl.console.errors import Refused, missing
+from nnl.console.machine.sandbox import apart
+from nnl.console.machine.store import Store, checked_name, new_id
 
 
 class DataSets:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.console.server.errors import Refused
+from nnl.console.errors import Refused
 from nnl.data import table
 from nnl.data.damage import naming
 from nnl.data.loader import get_file_extension, load

@@ -13,7 +13,7 @@ from typing import Any
 
 from nnl.console.data.archives import unpack
 from nnl.console.data.tables import IMAGES, described, is_number
-from nnl.console.server.errors import Refused
+from nnl.console.errors import Refused
 
 
 @dataclass(frozen=True)

@@ -17,17 +17,16 @@ from typing import Any
 import numpy as np
 
 import nnl as nn
-from nnl.console.documents.document import MAX_DEPTH, MAX_NODES, Document, Edge, Net, in_order
+from nnl.console.documents.document import MAX_DEPTH, MAX_NODES, ROW, Document, Edge, Net, in_order
 from nnl.console.documents.document import Node as DocumentNode
-from nnl.console.documents.layout import ROW
 from nnl.console.palette.palette import Layer, Port, layers
 from nnl.console.palette.problems import Problem, feeds, said, set_property, wanted
 from nnl.console.palette.repairs import repair
+from nnl.core.arguments.suggest import did_you_mean
 from nnl.core.graph.node import Node
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import using
-from nnl.core.ops.suggest import did_you_mean
 from nnl.core.parameters.parameter import get_parameter_or_create, without_values
+from nnl.core.settings.context import using
 from nnl.parametric_functions.initializer import NormalInitializer, UniformInitializer
 
 Shape = tuple[int, ...]

@@ -7,11 +7,11 @@ import keyword
 from collections.abc import Mapping
 from typing import Any
 
+from nnl.console.documents.analysis import ends
 from nnl.console.documents.building import _TRAINING_ONLY, build, unit_ends
 from nnl.console.documents.document import Document, Net, Node, in_order
-from nnl.console.palette.analysis import ends
+from nnl.console.documents.training import solvers
 from nnl.console.palette.palette import layers
-from nnl.console.trials.training import solvers
 
 Shape = tuple[int, ...]
 _TAKEN = {"nn", "F", "PF", "S", "np", "test", "initial", "get_parameter_or_create"}

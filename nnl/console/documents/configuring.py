@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nnl.console.documents.document import Document, Invalid
-from nnl.console.server.errors import Refused
-from nnl.console.trials.training import Data, context, make_solver, number, schedule, whole
+from nnl.console.documents.training import Data, context, make_solver, number, schedule, whole
+from nnl.console.errors import Refused
 
 
 def config_problems(document: Document, train: Data, valid: Data | None) -> list[dict[str, Any]]:

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nnl.graph.printing.layout import placed
+
 FORMAT = 1
 MAX_NODES = 20_000
 MAX_TEXT = 400  # characters of an id, a name or a type
@@ -353,3 +355,23 @@ def walk(document: Document) -> Iterator[tuple[Net, Node]]:
     for net in document.networks.values():
         for node in net.nodes.values():
             yield net, node
+
+
+# ---- where nodes stand: rows from top to bottom, each node below those that it reads ----
+
+ROW, COLUMN = 80.0, 220.0
+
+
+def arrange(net: Net) -> dict[str, tuple[float, float]]:
+    """A place for each node."""
+    order, stuck = in_order(net)
+    into = net.into()
+    above = {key: [e.source for e in into[key]] for key in net.nodes}
+    found = placed((*order, *stuck), above)
+    return {key: (found[key][0] * COLUMN, found[key][1] * ROW) for key in net.nodes}
+
+
+def place(net: Net) -> None:
+    """Let the nodes stand there."""
+    for key, (x, y) in arrange(net).items():
+        net.nodes[key].x, net.nodes[key].y = x, y

@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nnl.console.documents.document import Document, Edge, Node
-from nnl.console.documents.layout import place
-from nnl.console.palette.analysis import analyse
+from nnl.console.documents.analysis import analyse
+from nnl.console.documents.document import Document, Edge, Node, place
 from nnl.console.palette.palette import layers
 
 Shape = tuple[int, ...]

@@ -7,10 +7,10 @@ import inspect
 from functools import cache
 from typing import Any
 
+from nnl.console.documents.training import solvers
 from nnl.console.palette.palette import REQUIRED, Property, arguments, first_sentence, property_of
-from nnl.console.trials.training import solvers
 
-# As nnl.console.trials.training.schedule reads them.
+# As nnl.console.documents.training.schedule reads them.
 SCHEDULES = {
     "none": (),
     "step": (

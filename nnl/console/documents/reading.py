@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from nnl.console.documents import sdcproj
-from nnl.console.documents.document import MAX_TEXT, Document, Net, Node
-from nnl.console.documents.layout import place
-from nnl.console.palette.analysis import analyse
+from nnl.console.documents.analysis import analyse
+from nnl.console.documents.document import MAX_TEXT, Document, Net, Node, place
+from nnl.console.errors import Refused
 from nnl.console.palette.palette import Layer, layers
-from nnl.console.server.errors import Refused
 from nnl.converters.formats import read_model
 from nnl.converters.model import Network, NnpModel, keep_constants
 from nnl.converters.nnp.archive import Content
@@ -119,7 +118,7 @@ def opened(path: str, weights: str) -> dict[str, Any]:
 def operators(path: str) -> dict[str, Any]:
     """The report on an ONNX file that does not become a network: its operators, and why not."""
     from nnl.converters.onnx.file.reader import read
-    from nnl.converters.onnx.importing import families as _handlers  # noqa: F401  registers the importers
+    from nnl.converters.onnx.running import families as _handlers  # noqa: F401  registers the importers
     from nnl.converters.onnx.running.interpreter import Interpreter
 
     model = read(path)

@@ -11,9 +11,8 @@ from importlib.util import find_spec
 from typing import Any
 
 import nnl as nn
-from nnl.console.documents.document import Document, Net
-from nnl.console.documents.layout import place
-from nnl.core.ops.suggest import did_you_mean
+from nnl.console.documents.document import Document, Net, place
+from nnl.core.arguments.suggest import did_you_mean
 
 logger = logging.getLogger("nnl")
 
@@ -75,9 +74,9 @@ def _digits(console: Any) -> dict[str, Any]:
 
 def resnet_152(console: Any = None) -> Document:
     """The network of 152 layers for pictures of 224 x 224 pixels, with a loss for 1,000 classes."""
+    from nnl.console.documents.analysis import ends
     from nnl.console.documents.building import build as built
     from nnl.console.documents.reading import of_network
-    from nnl.console.palette.analysis import ends
     from nnl.converters.model import Network
     from nnl.core.parameters.parameter import without_values
     from nnl.models import build

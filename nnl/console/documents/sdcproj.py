@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nnl.console.documents.analysis import analyse
 from nnl.console.documents.document import MAX_NODES, Document, Net, Node
-from nnl.console.palette.analysis import analyse
+from nnl.console.errors import Refused
 from nnl.console.palette.palette import LOSSES, Layer, layers
-from nnl.console.server.errors import Refused
 from nnl.converters.nnp.function_messages import op_of_type
 
 MAX_BYTES = 16 * 2**20

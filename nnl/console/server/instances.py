@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from nnl.console.server.processes import is_running, started_at
+from nnl.console.machine.processes import is_running, started_at
 
 logger = logging.getLogger("nnl")
 

@@ -12,7 +12,7 @@ from fastapi import Depends, Header, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from nnl.console.documents.document import Document, Invalid, parse
-from nnl.console.server.errors import Refused
+from nnl.console.errors import Refused
 from nnl.console.server.state import Console
 
 

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import parse_qs
 
-from nnl.console.server.errors import Refused
+from nnl.console.errors import Refused
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

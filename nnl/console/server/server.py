@@ -19,9 +19,9 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from nnl.console.documents.samples import project_of
-from nnl.console.server.errors import NOT_BUILT, Refused, refusal
+from nnl.console.errors import NOT_BUILT, Refused, refusal
+from nnl.console.machine.sandbox import keep_one_waiting
 from nnl.console.server.instances import kept
-from nnl.console.server.sandbox import keep_one_waiting
 from nnl.console.server.security import Guard
 from nnl.console.server.state import Console
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from nnl.console.chat.models import Models
 from nnl.console.data.datasets import DataSets
 from nnl.console.documents.document import Document, parse
-from nnl.console.server.errors import Refused
-from nnl.console.server.sandbox import apart
-from nnl.console.server.store import Store, is_writable
+from nnl.console.documents.training import Data
+from nnl.console.errors import Refused
+from nnl.console.machine.sandbox import apart
+from nnl.console.machine.store import Store, is_writable
 from nnl.console.server.trash import KEEP_S, Trash
 from nnl.console.trials.plugin_runs import Plugins
 from nnl.console.trials.reports import Reports
 from nnl.console.trials.searches import Searches
-from nnl.console.trials.training import Data
 from nnl.console.trials.trials import NNL, Trials
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nnl.console.documents.diff import diff, differing
-from nnl.console.server.errors import Refused
+from nnl.console.errors import Refused
 from nnl.console.trials.entries import shown
 from nnl.console.trials.evaluation import confusion, results
 from nnl.console.trials.trials import Trials

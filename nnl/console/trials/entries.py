@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import nnl
-from nnl.core.interpreters.resources import cores
+from nnl.core.arrays.resources import cores
 
 # What to do where a command does not say it.
 HINTS = {

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from nnl.console.data.tables import kind_of, read_table, variables
-from nnl.console.server.errors import Refused
+from nnl.console.errors import Refused
 from nnl.console.trials.trials import Trials
 
 Array = np.ndarray[Any, Any]

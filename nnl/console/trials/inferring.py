@@ -14,7 +14,7 @@ import numpy as np
 
 from nnl.console.data.pictures import png, shown
 from nnl.console.data.tables import ARRAYS, IMAGES, Array, read_cells, read_table, sized, variables
-from nnl.console.server.errors import Refused
+from nnl.console.errors import Refused
 from nnl.converters.formats import read_model
 from nnl.data.loader import get_file_extension, load
 

@@ -20,10 +20,10 @@ from typing import Any
 
 from nnl.console.data.datasets import DataSets
 from nnl.console.data.tables import read_table, variables
+from nnl.console.errors import Refused, missing
+from nnl.console.machine import processes
+from nnl.console.machine.store import Store, new_id
 from nnl.console.palette.forms import Field, Form, argument, read_form
-from nnl.console.server import processes
-from nnl.console.server.errors import Refused, missing
-from nnl.console.server.store import Store, new_id
 from nnl.console.trials.trials import Trials
 
 SHIPPED = Path(__file__).parents[1] / "plugins"

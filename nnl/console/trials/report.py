@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from nnl.console.documents.analysis import analyse
 from nnl.console.documents.document import Document
-from nnl.console.palette.analysis import analyse
 
 
 def html(

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nnl.console.server.errors import Refused, missing
+from nnl.console.errors import Refused, missing
 from nnl.core.parameters.atomic import replacing
 from nnl.deep500.columns import columns, plots
 from nnl.deep500.report import Report, compare, load

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
+from nnl.console.documents.analysis import analyse
 from nnl.console.documents.document import Document
 from nnl.console.documents.mutation import RULES, Edit, mutate
-from nnl.console.palette.analysis import analyse
-from nnl.console.server.errors import Refused, missing
-from nnl.console.server.store import Store, new_id
+from nnl.console.errors import Refused, missing
+from nnl.console.machine.store import Store, new_id
 from nnl.console.trials.comparing import front
 from nnl.console.trials.trials import ENDED, Trials
 

@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from nnl.console.data.datasets import DataSets
+from nnl.console.documents.analysis import analyse
 from nnl.console.documents.document import Document, merged, parse
-from nnl.console.palette.analysis import analyse
-from nnl.console.server import processes
-from nnl.console.server.errors import Refused, full_disk, missing
-from nnl.console.server.processes import size_of
-from nnl.console.server.store import Store, checked_name, new_id
+from nnl.console.documents.training import Data, write_training
+from nnl.console.errors import Refused, full_disk, missing
+from nnl.console.machine import processes
+from nnl.console.machine.processes import size_of
+from nnl.console.machine.store import Store, checked_name, new_id
 from nnl.console.trials.entries import environment, error_text, problem_said, shown
 from nnl.console.trials.events import Follower
-from nnl.console.trials.training import Data, write_training
 from nnl.converters.nnp.archive import read_files
 from nnl.converters.nnp.parameter_files import Stored
 

@@ -10,7 +10,7 @@ from nnl.converters.nnp.messages import messages
 from nnl.converters.nnp.network_writer import WrittenNetwork
 from nnl.converters.nnp.schedules import write_scheduler
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import Context
+from nnl.core.settings.context import Context
 from nnl.solvers.base import Solver
 
 KEYS = (

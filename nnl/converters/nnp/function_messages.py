@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from nnl.converters.nnp.messages import messages
+from nnl.core.graph.dispatch import apply, bind
 from nnl.core.graph.node import Node, Value
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import STATE
-from nnl.core.interpreters.dispatch import apply, bind
-from nnl.core.interpreters.random import stream
 from nnl.core.ops.op import OPS, Op
+from nnl.core.ops.random import stream
+from nnl.core.settings.context import STATE
 from nnl.functions.sink import sink
 
 # Arguments whose size is work to be done before anything is computed, and a bound for them: a file

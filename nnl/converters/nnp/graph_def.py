@@ -22,7 +22,6 @@ from nnl.converters.nnp.network_pass import NnpNetworkPass
 from nnl.converters.nnp.parameter_files import Stored, add_to_proto, from_proto
 from nnl.converters.nnp.training_reader import context_of
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import STATE, using
 from nnl.core.parameters.parameter import (
     Scope,
     get_current_parameter_scope,
@@ -30,6 +29,7 @@ from nnl.core.parameters.parameter import (
     parameter_scope,
     set_parameter,
 )
+from nnl.core.settings.context import STATE, using
 
 DEFAULT_NAME = "model"
 

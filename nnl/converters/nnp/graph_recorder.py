@@ -13,9 +13,9 @@ from nnl.converters.nnp.graph_capture import add_network
 from nnl.converters.nnp.graph_def import DEFAULT_NAME, ProtoGraph, ProtoNetwork, ProtoVariable
 from nnl.core.graph.node import Node, Value
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import STATE, using
 from nnl.core.interpreters.interpreter import Interpreter, Static
 from nnl.core.parameters.parameter import Scope, get_parameter, parameter_scope, set_parameter
+from nnl.core.settings.context import STATE, using
 from nnl.parametric_functions.module import Module
 
 

@@ -29,7 +29,7 @@ Bytes = np.ndarray[Any, Any]  # uint8
 Parts = list[memoryview | int]  # where consecutive bytes go, or how many of them to skip
 
 
-class Place(NamedTuple):
+class ArrayLocation(NamedTuple):
     """Where an array lies: its first byte, and what it is."""
 
     start: int
@@ -109,7 +109,7 @@ class Member:
         self._begin([buffer.data])
         return buffer
 
-    def arrays(self, places: Sequence[Place]) -> list[Bytes]:
+    def arrays(self, places: Sequence[ArrayLocation]) -> list[Bytes]:
         """The arrays in places that do not overlap, each in memory of its own.
 
         They may still be filled: `wait` before you use them.

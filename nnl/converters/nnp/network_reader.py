@@ -17,7 +17,7 @@ from nnl.converters.nnp.function_messages import argument_field, call
 from nnl.converters.nnp.loops import expand_loops
 from nnl.converters.nnp.network_pass import NnpNetworkPass
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import using
+from nnl.core.settings.context import using
 
 MAX_ELEMENTS = 2**40  # of one variable; a larger product of sizes is a broken file
 END = 2**31 - 1  # as the end of a slice, in NNabla as well: where the axis ends

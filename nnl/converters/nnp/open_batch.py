@@ -13,9 +13,9 @@ import nnl.functions as F
 from nnl.converters.nnp.network_reader import END
 from nnl.core.graph.node import Value, capture
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import using
+from nnl.core.settings.context import using
 from nnl.graph.open_sizes.recording import ROOM, OpenGraphs
-from nnl.graph.open_sizes.sizes import Vector
+from nnl.graph.program.sizes import Vector
 
 _SHAPED = (
     *("Reshape", "Broadcast", "Constant", "Rand", "Randint", "Randn"),

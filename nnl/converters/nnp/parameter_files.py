@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from nnl.converters.nnp.members import BytesFile, Member, Place, members, sealed, whole
+from nnl.converters.nnp.members import ArrayLocation, BytesFile, Member, members, sealed, whole
 from nnl.converters.nnp.messages import messages, parse
 from nnl.converters.nnp.wire import check_size, join_parameters, split_parameters
 from nnl.core.arrays.spec import ShapeError
@@ -234,7 +234,9 @@ def read_h5(file: Member) -> list[Stored]:
     found = file.hdf5_arrays()
     if found is None:
         return _by_library(file)
-    values = file.arrays([Place(at, np.dtype(dtype), shape) for _, dtype, shape, at, _ in found])
+    values = file.arrays(
+        [ArrayLocation(at, np.dtype(dtype), shape) for _, dtype, shape, at, _ in found]
+    )
     stored = []
     for i, ((name, _, _, _, beside), value) in enumerate(zip(found, values, strict=True)):
         need_grad = bool(beside.get("need_grad", True))

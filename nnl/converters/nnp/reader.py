@@ -21,10 +21,10 @@ from nnl.converters.nnp.training_reader import (
     restore_optimizer_state,
     training_config,
 )
-from nnl.core.interpreters.context import Context, using
 from nnl.core.parameters.parameter import (
     get_current_parameter_scope,
 )
+from nnl.core.settings.context import Context, using
 
 
 class Info(SimpleNamespace):

@@ -18,7 +18,7 @@ from nnl.converters.nnp.network_reader import LoadedNetwork, LoadedVariable
 from nnl.converters.nnp.schedules import read_scheduler
 from nnl.converters.nnp.solver_files import load_h5
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import BACKENDS, FLOAT_TYPES, Context
+from nnl.core.settings.context import BACKENDS, FLOAT_TYPES, Context
 from nnl.functions.sink import sink
 from nnl.parametric_functions.initializer import (
     ConstantInitializer,

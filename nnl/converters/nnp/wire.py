@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.nnp.members import Member, Place
+from nnl.converters.nnp.members import ArrayLocation, Member
 from nnl.converters.nnp.messages import messages, parse
 from nnl.core.arrays.spec import ShapeError
 
@@ -56,7 +56,7 @@ def split_parameters(file: Member) -> tuple[Any, list[Found]]:
                 f"{file.name}: {p.variable_name!r} has {size} values for the shape {shape}"
             )
         if i in runs:
-            places.append(Place(begin, np.dtype("<f4"), shape))
+            places.append(ArrayLocation(begin, np.dtype("<f4"), shape))
         values.append(None if i in runs else np.array(p.data, np.float32).reshape(shape))
     read = iter(file.arrays(places))
     found = [

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.interpreters import random
+from nnl.core.ops import random
 from nnl.core.parameters.atomic import replacing
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
@@ -247,7 +247,7 @@ def page(groups: dict[str, list[tuple[str, str | None]]]) -> str:
     """The report as Markdown."""
     import onnx
 
-    from nnl.converters.onnx.file.registry import support_table
+    from nnl.converters.onnx.running.families import support_table
 
     lines = [
         "# ONNX report",

@@ -14,13 +14,13 @@ from nnl.converters.lowering import Target, lower
 from nnl.converters.model import Key, Network
 from nnl.converters.quantizing.ranges import METHODS, Array, Range, Scale
 from nnl.converters.quantizing.trained import fixed, is_trained
+from nnl.core.arguments.suggest import did_you_mean
+from nnl.core.graph.dispatch import apply
 from nnl.core.graph.node import Node, Value
 from nnl.core.graph.variable import Variable, forward_all
-from nnl.core.interpreters.context import using
-from nnl.core.interpreters.dispatch import apply
 from nnl.core.interpreters.interpreter import STATIC
-from nnl.core.ops.suggest import did_you_mean
 from nnl.core.parameters.parameter import get_parameters
+from nnl.core.settings.context import using
 from nnl.functions.fused.convolution import ACTIVATIONS
 from nnl.functions.fused.product import ACTIVATIONS as AFTER_PRODUCTS
 

@@ -9,11 +9,11 @@ import numpy as np
 
 import nnl.functions as F
 from nnl.converters.model import Key, Network
+from nnl.core.graph.dispatch import apply
 from nnl.core.graph.node import Node, Value, capture
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import using
-from nnl.core.interpreters.dispatch import apply
 from nnl.core.interpreters.interpreter import STATIC
+from nnl.core.settings.context import using
 
 Array = np.ndarray[Any, Any]
 ROUNDING = ("quantize_linear", "min_max_quantize")

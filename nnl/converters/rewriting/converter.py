@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 
 from nnl.converters.nnp.function_messages import op_of_type
+from nnl.core.graph.dispatch import apply
 from nnl.core.graph.function import Function
 from nnl.core.graph.node import Node, capture
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import using
-from nnl.core.interpreters.dispatch import apply
 from nnl.core.parameters.parameter import (
     get_parameter,
     get_parameter_or_create,
     get_parameters,
     parameter_scope,
 )
+from nnl.core.settings.context import using
 
 logger = logging.getLogger("nnl")
 NORMALIZATIONS = ("BatchNormalization", "FusedBatchNormalization", "SyncBatchNormalization")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.onnx.running.values import dtype_of, is_var, shape_of, tagged, var
+from nnl.converters.onnx.values.values import dtype_of, is_var, shape_of, tagged, var
 
 
 def channels_first(rank: int) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.onnx.running.values import check_size
+from nnl.converters.onnx.values.values import check_size
 from nnl.converters.tensorflow import table
 from nnl.converters.tensorflow.building import shape_proto
 from nnl.converters.tensorflow.messages import TensorFlowError, messages, parse

@@ -13,7 +13,7 @@ import nnl.functions as F
 from nnl.converters.onnx.importing.arithmetic import pair
 from nnl.converters.onnx.importing.reduction import product
 from nnl.converters.onnx.importing.shape import cast_to
-from nnl.converters.onnx.running.values import (
+from nnl.converters.onnx.values.values import (
     array,
     axis_of,
     dtype_of,
@@ -30,8 +30,8 @@ from nnl.converters.tensorflow.interpreter import Unsupported, tf_import
 from nnl.converters.tensorflow.messages import TensorFlowError
 from nnl.converters.tensorflow.shared import onnx
 from nnl.converters.tensorflow.tensors import dtype_of_code
+from nnl.core.graph.dispatch import apply
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.dispatch import apply
 
 # ---- element by element ----
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from nnl.converters.onnx.importing.control import stacked
 from nnl.converters.onnx.importing.shape import joined, part
-from nnl.converters.onnx.running.values import ints, reshape, scalar, shape_of
+from nnl.converters.onnx.values.values import ints, reshape, scalar, shape_of
 from nnl.converters.tensorflow.interpreter import DEAD, Unsupported, tf_import
 from nnl.converters.tensorflow.messages import TensorFlowError
 from nnl.converters.tensorflow.tensors import dtype_of_code, sizes_of

@@ -10,7 +10,7 @@ import numpy as np
 
 import nnl.functions as F
 from nnl.converters.onnx.importing.resizing import along, resized
-from nnl.converters.onnx.running.values import (
+from nnl.converters.onnx.values.values import (
     dtype_of,
     ints,
     is_var,

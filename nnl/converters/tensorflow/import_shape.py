@@ -12,7 +12,7 @@ import nnl.functions as F
 from nnl.converters.onnx.importing.control import stacked
 from nnl.converters.onnx.importing.indexing import take
 from nnl.converters.onnx.importing.shape import joined, padded, part, reshaped, sliced
-from nnl.converters.onnx.running.values import (
+from nnl.converters.onnx.values.values import (
     array,
     axis_of,
     broadcast,
@@ -31,7 +31,7 @@ from nnl.converters.tensorflow.interpreter import Unsupported, is_table, tf_impo
 from nnl.converters.tensorflow.messages import TensorFlowError
 from nnl.converters.tensorflow.shared import onnx
 from nnl.converters.tensorflow.tensors import array_of, dtype_of_code
-from nnl.core.interpreters.context import STATE
+from nnl.core.settings.context import STATE
 
 MAX_PARTS = 2**16  # of a value that is taken apart
 

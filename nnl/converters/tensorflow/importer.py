@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nnl.converters.onnx.running.values import is_var, tagged
+from nnl.converters.onnx.values.values import is_var, tagged
 from nnl.converters.tensorflow import import_arithmetic as _a  # noqa: F401  registers importers
 from nnl.converters.tensorflow import import_control as _c  # noqa: F401
 from nnl.converters.tensorflow import import_image as _i  # noqa: F401

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 
 from nnl.converters.onnx.file.errors import DAMAGE
-from nnl.converters.onnx.running.values import array, is_var, known, scalar, tagged
+from nnl.converters.onnx.values.values import array, is_var, known, scalar, tagged
 from nnl.converters.tensorflow.axes import Axes
 from nnl.converters.tensorflow.graph import Edge, Graph, Library, Node
 from nnl.converters.tensorflow.messages import TensorFlowError
 from nnl.converters.tensorflow.tensors import dtype_of_code
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import using
 from nnl.core.interpreters.interpreter import EAGER
 from nnl.core.parameters.parameter import get_parameter_or_create
+from nnl.core.settings.context import using
 
 MAX_DEPTH = 48  # of functions inside each other
 MAX_STEPS = 2 * 10**5  # nodes, of all functions and turns of loops; more would never end

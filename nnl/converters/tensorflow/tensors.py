@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.onnx.running.values import check_size
+from nnl.converters.onnx.values.values import check_size
 from nnl.converters.tensorflow.messages import TensorFlowError, messages
 
 _DTYPES = {

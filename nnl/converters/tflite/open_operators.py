@@ -9,7 +9,7 @@ from typing import Any
 from nnl.converters.open_operators import Opener
 from nnl.converters.tflite.graph import INT, Graph, Tensor
 from nnl.converters.tflite.schema import TYPES
-from nnl.graph.open_sizes.sizes import Vector
+from nnl.graph.program.sizes import Vector
 
 _KINDS = {v: k for k, v in TYPES.items()}
 _LEFT = {"RESHAPE": 1, "SLICE": 2}  # the input in which -1 is what is left

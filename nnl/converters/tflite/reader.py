@@ -41,10 +41,10 @@ from nnl.converters.tflite.flatbuffer import Damaged
 from nnl.converters.tflite.refused import REFUSED
 from nnl.core.arrays.spec import ShapeError
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import using
 from nnl.core.interpreters.interpreter import STATIC
 from nnl.core.ops.op import OPS
 from nnl.core.parameters.parameter import get_parameters, parameter_scope
+from nnl.core.settings.context import using
 
 # What functions and numpy raise for values that a damaged file gives them.
 CONTROL = ("VAR_HANDLE", "CALL_ONCE", "CALL", "STABLEHLO_COMPOSITE", "IF", "WHILE")

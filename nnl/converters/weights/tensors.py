@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.interpreters.context import half_type
+from nnl.core.settings.context import half_type
 
 Array = np.ndarray[Any, Any]
 MAX_AXES = 32  # what every numpy has room for

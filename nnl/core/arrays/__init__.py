@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays: their shapes and types, the memory they are in, and ways to look at it."""
+"""Arrays: their shapes and types, the memory they are in, their operators, ways to look at it."""

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.arguments.annotations import numbers
+from nnl.core.arguments.convert import held_as
 from nnl.core.arrays.item_methods import ArrayItems
-from nnl.core.arrays.memory_record import BY_HAND, EARLY, PLAIN, ZERO, Record
+from nnl.core.arrays.memory_record import BY_HAND, EARLY, PLAIN, ZERO, MemoryRecord
 from nnl.core.arrays.nnabla_views import ArrayViews
+from nnl.core.arrays.operators import ArrayOperators
 from nnl.core.arrays.spec import ShapeError, Spec
-from nnl.core.graph.operators import ArrayOperators
-from nnl.core.interpreters.context import EPOCH, REORDERED, SPACES, STATE
-from nnl.core.ops.annotations import numbers
-from nnl.core.ops.convert import held_as
+from nnl.core.settings.context import EPOCH, REORDERED, SPACES, STATE
 
 logger = logging.getLogger("nnl")
 
@@ -43,7 +43,7 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
     __slots__ = ("spec", "bufs", "record", "__weakref__")
     spec: Spec
     bufs: dict[str, Any]
-    record: Record
+    record: MemoryRecord
 
     def __init__(self, *shape: Any) -> None:
         if len(shape) == 1:
@@ -193,12 +193,12 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
         if self.record.family is not None:
             self.record.family.add(self)
 
-    def lasting_record(self) -> Record:
+    def lasting_record(self) -> MemoryRecord:
         """The record, to share it or to note something in it."""
         self.record = self.record.lasting()
         return self.record
 
-    def hold(self, record: Record) -> None:
+    def hold(self, record: MemoryRecord) -> None:
         """Hold no buffer but what this says."""
         self.record.let_go(self)
         self.bufs.clear()
@@ -278,7 +278,7 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
         if self.record.own is not None:
             self.settle()
             return self.overwrite(value)
-        self.hold(ZERO if type(value) is int and value == 0 else Record(value))
+        self.hold(ZERO if type(value) is int and value == 0 else MemoryRecord(value))
 
     def clear(self) -> None:
         """Free the memory. What reads it before the next write raises; `.data` begins as zeros.

@@ -15,11 +15,11 @@ from nnl.core.arrays.spec import Spec
 GIVEN_UP = "given up: a function that was to run with it has failed"
 NOTHING: dict[int, Any] = {}
 
-Written = Sequence[tuple[NdArray, str]]  # arrays, and the memory space that each is written in
+WrittenIn = Sequence[tuple[NdArray, str]]  # arrays, and the memory space that each is written in
 Given = Sequence[tuple[int, NdArray]]  # arrays by slot
 
 
-def renewed(arrays: Written, space: str) -> list[tuple[NdArray, str]]:
+def renewed(arrays: WrittenIn, space: str) -> list[tuple[NdArray, str]]:
     """Note that these arrays are about to be written in a space, as `touch` does; the others.
 
     Those are what this loop does not do: written elsewhere, or more is to be seen to.
@@ -228,7 +228,7 @@ def keep(*kept: Any) -> None:
     for them again and again, which takes most of the time of learning many paths."""
 
 
-class Lists:
+class Bulk:
     """These loops; attributes, so that a library can take their place."""
 
     def __init__(self) -> None:
@@ -256,4 +256,4 @@ class Lists:
             setattr(self, name, getattr(library, name))
 
 
-LISTS = Lists()
+BULK = Bulk()

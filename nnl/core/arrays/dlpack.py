@@ -10,7 +10,7 @@ import numpy as np
 from nnl.core.arrays.array import NdArray
 from nnl.core.arrays.nnabla_views import HOST
 from nnl.core.arrays.spec import Spec
-from nnl.core.interpreters.context import Context
+from nnl.core.settings.context import Context
 
 
 class _Capsule:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""x[key] of Variable and NdArray, as methods; nnl/core/arrays/indexing.py says what they do."""
+"""x[key] of Variable and NdArray, as methods; nnl/core/ops/indexing.py says what they do."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-DOES: dict[str, Callable[..., Any]] = {}  # what nnl/core/arrays/indexing.py puts here
+DOES: dict[str, Callable[..., Any]] = {}  # what nnl/core/ops/indexing.py puts here
 
 
 class Items:

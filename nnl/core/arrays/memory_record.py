@@ -13,7 +13,7 @@ _versions = count(1)
 
 
 @dataclass(slots=True, eq=False)
-class Record:
+class MemoryRecord:
     """What an array holds where it has no buffer, and what lasts from write to write.
 
     Most arrays have one of the constants below, and PLAIN after the next write. One that arrays
@@ -28,7 +28,7 @@ class Record:
         version: A number for this value, a new one after every write. 0: the record does not stay.
         work: What has still to run before the memory may be written; without a buffer, before it
             may be read either.
-        place: A number that this work knows the memory by.
+        number: A number that this work knows the memory by.
         family: Which arrays have a part of the same memory on the host, where `own` is one.
     """
 
@@ -39,15 +39,15 @@ class Record:
     views: Any = None
     version: int = 0
     work: Any = None
-    place: int = 0
+    number: int = 0
     family: Any = None
 
-    def lasting(self) -> Record:
+    def lasting(self) -> MemoryRecord:
         """One that says the same and stays; one with work does."""
         if self.version:
             return self
         # as replace() does, which takes as long as a small function
-        r = Record(self.fill, self.cleared, self.early, self.own, self.views, next(_versions))
+        r = MemoryRecord(self.fill, self.cleared, self.early, self.own, self.views, next(_versions))
         r.family = self.family
         return r
 
@@ -63,13 +63,13 @@ class Record:
         if work is not None:
             work.give_up(nd)
 
-    def renew(self, now: Record) -> None:
+    def renew(self, now: MemoryRecord) -> None:
         """Say what another one says, of other memory."""
         self.fill, self.cleared, self.early = now.fill, now.cleared, now.early
         self.own = self.views = None
         self.version = next(_versions)
 
-    def say(self, now: Record) -> None:
+    def say(self, now: MemoryRecord) -> None:
         """Say what another one says; what is written next is seen by all that are parts of it."""
         own = self.own
         self.renew(now)
@@ -85,13 +85,13 @@ class Record:
         return buf if own is None else own
 
 
-PLAIN, ZERO, EARLY = Record(), Record(0), Record(0, early=True)
-BY_HAND = Record(cleared="cleared by clear()")
-FREED = Record(
+PLAIN, ZERO, EARLY = MemoryRecord(), MemoryRecord(0), MemoryRecord(0, early=True)
+BY_HAND = MemoryRecord(cleared="cleared by clear()")
+FREED = MemoryRecord(
     cleared="freed: a dynamic graph keeps what gradients need, and what you hold "
     "(documentation: guides/sharp_bits#reading-what-was-cleared)"
 )
-LOST = Record(
+LOST = MemoryRecord(
     cleared="cleared by clear_buffer or clear_no_need_grad: set persistent=True to keep it "
     "(documentation: guides/sharp_bits#reading-what-was-cleared)"
 )

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnl.core.arrays.memory_record import PLAIN, Record
+from nnl.core.arguments.annotations import checked, numpy_type
+from nnl.core.arrays.memory_record import PLAIN, MemoryRecord
 from nnl.core.arrays.shared_memory import Family
 from nnl.core.arrays.spec import ShapeError, Spec
-from nnl.core.interpreters.context import EPOCH, SPACES, STATE
-from nnl.core.ops.annotations import checked, numpy_type
+from nnl.core.settings.context import EPOCH, SPACES, STATE
 
 if TYPE_CHECKING:
     from nnl.core.arrays.array import Host, NdArray
@@ -92,7 +92,7 @@ class ArrayViews:
             if self.bufs or self.record.cleared:
                 now = {"host": self.read("host").astype(dtype)}, PLAIN
             else:
-                now = {}, Record(self.record.fill or 0)
+                now = {}, MemoryRecord(self.record.fill or 0)
             self.spec = Spec.of(self.spec.shape, dtype)
             EPOCH.advance()
             self.bufs, self.record = now

@@ -9,7 +9,7 @@ from weakref import ref
 import numpy as np
 
 from nnl.core.arrays.spec import Spec
-from nnl.core.interpreters.context import EPOCH, SPACES
+from nnl.core.settings.context import EPOCH, SPACES
 
 
 class Family:

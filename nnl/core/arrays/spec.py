@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from nnl.core.ops.convert import as_ints, held_as
+from nnl.core.arguments.convert import as_ints, held_as
 
 
 class ShapeError(ValueError):

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.ops.annotations import values_of
-from nnl.core.ops.registry import OPS
+from nnl.core.arguments.annotations import values_of
+from nnl.core.settings.registry import OPS
 
 # numpy's name -> the operator's method, and that of the right operand if the left one is none of us
 _OPERATORS = {

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The graph: nodes, Variables, differentiation."""
+"""The graph: nodes, Variables, the way back along them, and what binds a function to a kernel."""

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.arguments.annotations import numbers
 from nnl.core.arrays.array import NdArray, Zeros
 from nnl.core.arrays.spec import ShapeError, Spec
 from nnl.core.graph.node import Node, Value, capture
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import STATE, using
-from nnl.core.ops.annotations import numbers
-from nnl.core.ops.registry import OPS, RULES
+from nnl.core.settings.context import STATE, using
+from nnl.core.settings.registry import OPS, RULES
 
 Key = tuple[int, int]
 
@@ -183,7 +183,7 @@ def _vjp_of_decomposition(
             None if x is None else Variable.of_edge(Value.leaf(x, n), x)
             for x, n in zip(xs, needs, strict=True)
         ]
-    with using(record=True, auto_forward=auto, no_grad=False):
+    with using(make_nodes=True, auto_forward=auto, no_grad=False):
         ys = node.attrs.decompose(*xs)
     ys = ys if isinstance(ys, tuple) else (ys,)
     stop = {x.edge.key: x.edge for x in xs if x is not None}

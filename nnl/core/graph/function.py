@@ -9,10 +9,10 @@ from typing import Any
 
 from nnl.core.arrays.array import NdArray
 from nnl.core.graph.autodiff import _vjp, accumulate
+from nnl.core.graph.dispatch import bind, execute
 from nnl.core.graph.node import Node, Value
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import EPOCH, STATE, Context, using
-from nnl.core.interpreters.dispatch import bind, execute
+from nnl.core.settings.context import EPOCH, STATE, Context, using
 
 Key = tuple[int, int]
 
@@ -196,7 +196,7 @@ class Function:
         node.outs, node.live, node.saved = tuple(ys), None, None
         gys: list[Any] = [y.grad for y in outputs]
         gys += [None] * (len(ys) - len(gys))
-        with using(record=False, auto_forward=True, target=node.target):
+        with using(make_nodes=False, auto_forward=True, target=node.target):
             gxs = _vjp(node, gys, False)
         there = [(x, g) for x, g in zip(xs, gxs, strict=False) if x is not None]
         for i, (x, g) in enumerate(there):

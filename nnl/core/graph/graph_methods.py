@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nnl.core.graph.node import Node, Value, capture
-from nnl.core.interpreters.context import EPOCH, using
-from nnl.core.ops.registry import OPS
+from nnl.core.settings.context import EPOCH, using
+from nnl.core.settings.registry import OPS
 
 if TYPE_CHECKING:
     from nnl.core.arrays.array import NdArray
@@ -135,8 +135,8 @@ class Handle:
     def no_grad(self) -> Variable:
         """A copy of the static graph below in which nothing needs a gradient; its leaves share the
         memory of those here."""
+        from nnl.core.graph.dispatch import apply
         from nnl.core.graph.variable import Variable
-        from nnl.core.interpreters.dispatch import apply
 
         copies: dict[tuple[Node, int], Variable] = {}
         leaves: dict[int, Variable] = {}

@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
+from nnl.core.arguments.origin import Origin, at
 from nnl.core.arrays.array import NdArray
-from nnl.core.arrays.bulk import LISTS
+from nnl.core.arrays.bulk import BULK
 from nnl.core.arrays.memory_record import FREED
 from nnl.core.arrays.spec import Spec
-from nnl.core.graph.origin import Origin, at
-from nnl.core.interpreters.context import STATE, Target
+from nnl.core.settings.context import STATE, Target
 
 if TYPE_CHECKING:
     from nnl.core.ops.op import Op
 
-record = dataclass(slots=True, init=False, repr=False, eq=False)  # fields only, by identity
+slotted = dataclass(slots=True, init=False, repr=False, eq=False)  # fields only, by identity
 
 
-@record
+@slotted
 class Node:
     """One application of an op.
 
@@ -103,7 +103,7 @@ class Node:
         return [(name, specs[i]) for name, i in self.op.spec_names]
 
 
-@record
+@slotted
 class Value:
     """An edge: output `index` of `node`, or a leaf (node is None).
 
@@ -199,7 +199,7 @@ class Copy(Value):
 
 def capture(outputs: Iterable[Value | None]) -> list[Node]:
     """Nodes that the outputs depend on, inputs first, otherwise in the order of the program."""
-    order = LISTS.captured(list(outputs))
+    order = BULK.captured(list(outputs))
     return _reorder(order) if Node.rewired else order
 
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.arguments.annotations import USUAL, as_input, checked, flag
+from nnl.core.arguments.suggest import VARIABLE, knows_elsewhere
 from nnl.core.arrays.array import Host, NdArray
 from nnl.core.arrays.item_methods import VariableItems
+from nnl.core.arrays.operators import Operators
 from nnl.core.arrays.spec import ShapeError, Spec
 from nnl.core.graph.graph_methods import Handle
 from nnl.core.graph.node import Copy, Value
-from nnl.core.graph.operators import Operators
-from nnl.core.interpreters.context import EPOCH, STATE
-from nnl.core.ops.annotations import USUAL, as_input, checked, flag
-from nnl.core.ops.suggest import VARIABLE, knows_elsewhere
+from nnl.core.settings.context import EPOCH, STATE
 
 Hook = Callable[[Any], None]
 logger = logging.getLogger("nnl")

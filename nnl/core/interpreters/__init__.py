@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of a call: computed, recorded or put off; in which context, with which hooks."""
+"""What becomes of a call: computed, recorded or put off; with which hooks and switches."""

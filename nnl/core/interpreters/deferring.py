@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from nnl.core.arguments.origin import PASSED
 from nnl.core.arrays.array import NdArray
-from nnl.core.arrays.bulk import LISTS
+from nnl.core.arrays.bulk import BULK
+from nnl.core.graph.dispatch import Bound, execute
 from nnl.core.graph.node import Value
-from nnl.core.graph.origin import PASSED
 from nnl.core.interpreters.callback import HOOKS
-from nnl.core.interpreters.context import STATE
-from nnl.core.interpreters.dispatch import Bound, execute
 from nnl.core.interpreters.interpreter import (
     Arrays,
     Eager,
@@ -23,53 +22,54 @@ from nnl.core.interpreters.interpreter import (
     Static,
 )
 from nnl.core.ops.op import Op
+from nnl.core.settings.context import STATE
 
 
 class Deferring(Eager):
     """A co-executed step: puts off what it can, and computes the rest.
 
     Attributes:
-        skeleton: What puts functions off; None while all is done at once.
+        deferred: What puts functions off; None while all is done at once.
         watch: What is told of the functions of Variables, or None.
     """
 
-    __slots__ = ("skeleton", "watch")
+    __slots__ = ("deferred", "watch")
 
     def __init__(self) -> None:
         super().__init__()
-        self.skeleton: Any = None
+        self.deferred: Any = None
         self.watch: Any = None
 
     def call(self, op: Op, attrs: Any, xs: Inputs, edges: Edges, bound: Bound, need: bool) -> Any:
         if self.watch is not None:
             self.watch.call(op, attrs, bound, edges)
-        if self.skeleton is None or HOOKS.active:
+        if self.deferred is None or HOOKS.active:
             return super().call(op, attrs, xs, edges, bound, need)
-        return self.skeleton.apply(op, attrs, xs, edges, bound, need and STATE.record)
+        return self.deferred.apply(op, attrs, xs, edges, bound, need and STATE.make_nodes)
 
     def execute(self, op: Op, attrs: Any, bound: Bound, datas: Arrays) -> Sequence[NdArray]:
-        if self.skeleton is None:
+        if self.deferred is None:
             return execute(bound, datas)
-        return self.skeleton.execute(op, attrs, bound, datas)  # type: ignore[no-any-return]
+        return self.deferred.execute(op, attrs, bound, datas)  # type: ignore[no-any-return]
 
     def change(self, params: Params, op: Op, attrs: Any, inputs: Sequence[Inputs]) -> bool:
-        return self.skeleton is not None and self.skeleton.change(op, attrs, inputs)
+        return self.deferred is not None and self.deferred.change(op, attrs, inputs)
 
     def accumulate(self, into: NdArray, g: NdArray) -> bool:
-        return self.skeleton is not None and self.skeleton.accumulate(into, g)
+        return self.deferred is not None and self.deferred.accumulate(into, g)
 
     def go_back(self, output: Value, grad: Any, clear: bool) -> bool:
-        if self.skeleton is None or output.node is None or output.node.live is None:
+        if self.deferred is None or output.node is None or output.node.live is None:
             return False
-        self.skeleton.backward(output, grad, clear)
+        self.deferred.backward(output, grad, clear)
         return True
 
     def update(self, op: Op, attrs: Any, entries: Sequence[Any], plan: Any) -> Any:
-        calls = LISTS.to_update(entries)
+        calls = BULK.to_update(entries)
         if not calls:
             return plan
-        if self.skeleton is not None:
-            self.skeleton.calls(op, attrs, calls)
+        if self.deferred is not None:
+            self.deferred.calls(op, attrs, calls)
             return plan
         made = self.executor.run_calls(op, attrs, calls, plan)
         if self.watch is not None:

@@ -5,7 +5,7 @@
     Eager      compute now; make a node only if some input needs a gradient
     Static     make a node, infer shapes, compute nothing; what arrays do is up to its Eager
     Deferring  as Eager, but co-execution puts off what it can (nnl/core/interpreters/deferring.py)
-    Trace      make nodes, also of what arrays do (nnl/graph/recording/trace.py)
+    Recorder      make nodes, also of what arrays do (nnl/graph/recording/recorder.py)
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from nnl.core.arguments.origin import here
 from nnl.core.arrays.array import NdArray
-from nnl.core.arrays.bulk import LISTS
+from nnl.core.arrays.bulk import BULK
 from nnl.core.arrays.device_views import Views
 from nnl.core.arrays.memory_record import PLAIN
+from nnl.core.graph.dispatch import Bound, bind, execute, keep, new_node, results, visible
 from nnl.core.graph.node import Value
-from nnl.core.graph.origin import here
 from nnl.core.graph.variable import Variable
 from nnl.core.interpreters.callback import HOOKS
-from nnl.core.interpreters.context import STATE, set_defaults
-from nnl.core.interpreters.dispatch import Bound, bind, execute, keep, new_node, results, visible
+from nnl.core.settings.context import STATE, set_defaults
 
 if TYPE_CHECKING:
     from nnl.core.ops.op import Op
@@ -157,7 +157,7 @@ class Interpreter:
 
     def zero_gradients(self, entries: Sequence[Any]) -> None:
         """Fill the gradients of a solver's parameters with zeros, lazily."""
-        LISTS.zero_gradients(entries)
+        BULK.zero_gradients(entries)
 
     def change(self, params: Params, op: Op, attrs: Any, inputs: Sequence[Inputs]) -> bool:
         """Each parameter's gradient becomes what an op makes of inputs, which begin with it."""
@@ -173,7 +173,7 @@ class Interpreter:
 
     def update(self, op: Op, attrs: Any, entries: Sequence[Any], plan: Any) -> Any:
         """Update the parameters of a solver. plan: What the update before has returned."""
-        calls = LISTS.to_update(entries)
+        calls = BULK.to_update(entries)
         return self.executor.run_calls(op, attrs, calls, plan) if calls else plan
 
 
@@ -205,7 +205,7 @@ class Eager(Interpreter):
             if xs[i] is not None:
                 bufs[i] = xs[i]._data.touch(space)
         out = bound.call(*bufs)
-        kept = need and state["record"]
+        kept = need and state["make_nodes"]
         node = new_node(op, attrs, edges, bound, state) if kept else None
         if not bound.single:
             pairs = zip(bound.out_specs, out, strict=True)
@@ -281,5 +281,5 @@ def _with_hooks(op: Op, attrs: Any, xs: Inputs, edges: Edges, bound: Bound, need
     datas = [None if x is None else _read_early(op, x) for x in xs]
     node.outs = outs = tuple(execute(bound, datas))
     HOOKS.after(node)
-    ys = results(node if need and state["record"] else None, xs, outs, state["recompute"])
+    ys = results(node if need and state["make_nodes"] else None, xs, outs, state["recompute"])
     return ys[0] if bound.single else visible(op, ys)

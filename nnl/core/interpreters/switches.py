@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
-from nnl.core.interpreters.context import STATE, Context, set_defaults, using
+from nnl.core.arguments.annotations import flag
 from nnl.core.interpreters.interpreter import EAGER, STATIC
-from nnl.core.ops.annotations import flag
+from nnl.core.settings.context import STATE, Context, set_defaults, using
 
 
 def set_default_context(ctx: Context) -> None:

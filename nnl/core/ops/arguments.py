@@ -10,11 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.arrays.spec import ShapeError, Spec, TooLarge
-from nnl.core.graph.origin import at, tell
-from nnl.core.interpreters.caches import Kernels
-from nnl.core.interpreters.context import STATE
-from nnl.core.ops.convert import (
+from nnl.core.arguments.convert import (
     CONVERT,
     LARGEST_ENTRY,
     OneForAll,
@@ -23,7 +19,11 @@ from nnl.core.ops.convert import (
     number,
     wanted_instead,
 )
-from nnl.core.ops.suggest import did_you_mean
+from nnl.core.arguments.origin import at, tell
+from nnl.core.arguments.suggest import did_you_mean
+from nnl.core.arrays.spec import ShapeError, Spec, TooLarge
+from nnl.core.ops.caches import Kernels
+from nnl.core.settings.context import STATE
 
 ONE = ("int", "float", "int | None", "float | None")  # kinds of one number
 REQUIRED = object()  # the default of an attribute that has none

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from nnl.core.arrays.spec import Spec
-from nnl.core.interpreters.caches import Kernels
-from nnl.core.interpreters.context import STATE
-from nnl.core.interpreters.random import stream
 from nnl.core.ops.arguments import REQUIRED, Arguments, write_to
+from nnl.core.ops.caches import Kernels
 from nnl.core.ops.describe import Cost, Onnx, Sample
-from nnl.core.ops.registry import OPS
+from nnl.core.ops.random import stream
+from nnl.core.settings.context import STATE
+from nnl.core.settings.registry import OPS
 
 __all__ = ["OPS", "Attributes", "Cost", "Onnx", "Op", "Sample", "op"]
 

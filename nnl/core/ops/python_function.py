@@ -12,8 +12,8 @@ from nnl.core.arrays.array import NdArray
 from nnl.core.arrays.spec import Spec
 from nnl.core.graph.node import Value
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import STATE, Context
 from nnl.core.ops.op import OPS, op
+from nnl.core.settings.context import STATE, Context
 
 CATEGORY = "Special"
 

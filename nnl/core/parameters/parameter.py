@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.arguments.annotations import numbers, shown
+from nnl.core.arguments.origin import PASSED
 from nnl.core.arrays.array import NdArray
+from nnl.core.arrays.resources import check_sizes
 from nnl.core.arrays.spec import ShapeError, Spec
-from nnl.core.graph.origin import PASSED
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import STATE
-from nnl.core.interpreters.resources import check_sizes
-from nnl.core.ops.annotations import numbers, shown
+from nnl.core.settings.context import STATE
 
 __all__ = [
     "clear_parameters",
@@ -40,7 +40,7 @@ root_scope: Scope = OrderedDict()
 _creating = RLock()  # so that threads which ask for the same parameter get the same one
 
 
-class _Place(threading.local):
+class _ScopeState(threading.local):
     """Where in the registry a thread is; every thread begins at the root.
 
     Attributes:
@@ -57,7 +57,7 @@ class _Place(threading.local):
     shared: dict[int, tuple[Any, NdArray]] | None = None
 
 
-PLACE = _Place()
+SCOPE = _ScopeState()
 
 
 def get_current_parameter_scope() -> Scope:
@@ -69,7 +69,7 @@ def get_current_parameter_scope() -> Scope:
         ...     list(nn.get_current_parameter_scope())
         ['w']
     """
-    return PLACE.scope
+    return SCOPE.scope
 
 
 @lru_cache(4096)
@@ -110,7 +110,7 @@ def parameter_scope(name: str, scope: Scope | None = None) -> Iterator[Scope]:
     """
     outer = enter_scope(name, scope)
     try:
-        yield PLACE.scope
+        yield SCOPE.scope
     finally:
         leave_scope(outer)
 
@@ -118,11 +118,11 @@ def parameter_scope(name: str, scope: Scope | None = None) -> Iterator[Scope]:
 @contextmanager
 def without_values() -> Iterator[None]:
     """Parameters that are made in the with block get no initial values: where only shapes count."""
-    outer, PLACE.drawn = PLACE.drawn, False
+    outer, SCOPE.drawn = SCOPE.drawn, False
     try:
         yield
     finally:
-        PLACE.drawn = outer
+        SCOPE.drawn = outer
 
 
 @contextmanager
@@ -131,37 +131,37 @@ def shared_values(known: dict[int, tuple[Any, NdArray]]) -> Iterator[None]:
 
     For graphs of one file at several sizes, which nobody trains.
     """
-    outer, PLACE.shared = PLACE.shared, known
+    outer, SCOPE.shared = SCOPE.shared, known
     try:
         yield
     finally:
-        PLACE.shared = outer
+        SCOPE.shared = outer
 
 
 def array_of(value: Any) -> NdArray:
     """An array that holds what a numpy array does; see shared_values."""
-    if PLACE.shared is None:
+    if SCOPE.shared is None:
         return NdArray.from_numpy_array(value)
-    known, nd = PLACE.shared.get(id(value), (None, None))
+    known, nd = SCOPE.shared.get(id(value), (None, None))
     if nd is None or known is not value:
         nd = NdArray.from_numpy_array(value)
-        PLACE.shared[id(value)] = value, nd  # the value too, so that its id stays its own
+        SCOPE.shared[id(value)] = value, nd  # the value too, so that its id stays its own
     return nd
 
 
 def enter_scope(name: str, scope: Scope | None = None) -> Any:
     """Begin what parameter_scope does; gives what leave_scope needs to end it."""
-    place = PLACE.__dict__  # this thread's
-    outer = PLACE.scope, PLACE.path, STATE.layer
+    state = SCOPE.__dict__  # this thread's
+    outer = SCOPE.scope, SCOPE.path, STATE.layer
     parts = _split(name, "parameter_scope")
-    place["scope"] = _inside(outer[0] if scope is None else scope, parts)
-    place["path"] = STATE.layer = (*outer[1], *parts) if scope is None else parts
+    state["scope"] = _inside(outer[0] if scope is None else scope, parts)
+    state["path"] = STATE.layer = (*outer[1], *parts) if scope is None else parts
     return outer
 
 
 def leave_scope(outer: Any) -> None:
-    place = PLACE.__dict__
-    place["scope"], place["path"], STATE.layer = outer
+    state = SCOPE.__dict__
+    state["scope"], state["path"], STATE.layer = outer
 
 
 def in_scope(
@@ -179,7 +179,7 @@ def in_scope(
     """
     outer = enter_scope(scope if not name else f"{name}/{scope}")
     try:
-        STATE.layer = PLACE.path[:-own]
+        STATE.layer = SCOPE.path[:-own]
         return all_or_nothing(function, args, kw)
     finally:
         leave_scope(outer)
@@ -188,14 +188,14 @@ def in_scope(
 def all_or_nothing(function: Callable[..., Any], args: Any, kw: dict[str, Any]) -> Any:
     """Call the function; remove the parameters that it has registered if it raises."""
     made: list[tuple[Scope, str]] = []
-    outer, PLACE.made = PLACE.made, made
+    outer, SCOPE.made = SCOPE.made, made
     finished = False
     try:
         result = function(*args, **kw)
         finished = True
         return result
     finally:
-        PLACE.made = outer
+        SCOPE.made = outer
         if not finished:
             take_back(made)
         elif outer is not None:
@@ -228,7 +228,7 @@ def used_shape(param: Variable) -> tuple[int, ...]:
     return shape
 
 
-class Calls:
+class ParameterLookup:
     """What parametric functions do all the time; attributes, so that a library can do it."""
 
     def __init__(self) -> None:
@@ -240,7 +240,7 @@ class Calls:
         self.in_scope, self.handle = library.in_scope, library.handle
 
 
-CALLS = Calls()
+LOOKUP = ParameterLookup()
 PASSED.update([in_scope.__code__, all_or_nothing.__code__])
 
 
@@ -252,7 +252,7 @@ def get_parameter(key: str) -> Variable | None:
         >>> PF.get_parameter("ex_found") is w, PF.get_parameter("ex_nothing")
         (False, None)
     """
-    found: Any = PLACE.scope
+    found: Any = SCOPE.scope
     if type(key) is str and type(usual := found.get(key)) is Variable:
         return usual  # by far the most are asked for by one name
     for part in _split(key, "get_parameter"):
@@ -275,10 +275,10 @@ def set_parameter(key: str, param: Variable) -> None:
     *path, leaf = _split(key, "set_parameter") or ("",)
     if not leaf:
         raise ValueError(f"set_parameter: key is {key!r}, wanted a name")
-    scope = _inside(PLACE.scope, path)
+    scope = _inside(SCOPE.scope, path)
     if isinstance(scope.get(leaf), dict) and scope[leaf]:
         raise ValueError(f"set_parameter: {key!r} is a scope that holds parameters")
-    made = PLACE.made
+    made = SCOPE.made
     if made is not None and leaf not in scope:
         made.append((scope, leaf))
     scope[leaf] = param
@@ -298,7 +298,7 @@ def pop_parameter(key: str) -> Variable | None:
     param = get_parameter(key)
     if param is not None:
         *path, leaf = _split(key, "pop_parameter")
-        del _inside(PLACE.scope, path)[leaf]
+        del _inside(SCOPE.scope, path)[leaf]
     return param
 
 
@@ -328,7 +328,7 @@ def get_parameter_or_create(
         array([3., 3.], dtype=float32)
     """
     try:
-        found = CALLS.handle(name, shape, need_grad, as_need_grad)
+        found = LOOKUP.handle(name, shape, need_grad, as_need_grad)
     except TypeError:  # what is below says why
         found = None
     if found is not None:
@@ -367,7 +367,7 @@ def name_layer(error: ShapeError, layer: str) -> None:
 
 
 def _full(name: str) -> str:
-    return "/".join((*PLACE.path, name))
+    return "/".join((*SCOPE.path, name))
 
 
 def _check_shape(name: str, shape: Any) -> None:
@@ -407,7 +407,7 @@ def _create(
             )
         check_sizes(f"get_parameter_or_create of {_full(name)!r}", [Spec.of(shape)])
     param = Variable(shape, need_grad=need_grad)
-    if initializer is not None and PLACE.drawn:
+    if initializer is not None and SCOPE.drawn:
         if callable(initializer):
             value = _initial(name, initializer(param.shape))
         if value.ndim and value.shape != param.shape:
@@ -420,7 +420,7 @@ def _create(
                 ) from None
         if need_grad and value.dtype.kind in "biu":
             value = value.astype(np.float32)  # an update would cut fractions off
-        if PLACE.shared is not None and value.shape == param.shape:
+        if SCOPE.shared is not None and value.shape == param.shape:
             param.data = array_of(value)
         else:
             param.d = value
@@ -443,7 +443,7 @@ def get_parameters(
         ['fc/affine/W', 'fc/affine/b']
     """
     out: dict[str, Variable] = OrderedDict() if params is None else params
-    _collect(PLACE.scope, path, grad_only, out)
+    _collect(SCOPE.scope, path, grad_only, out)
     return out
 
 
@@ -465,7 +465,7 @@ def clear_parameters() -> None:
         >>> len(nn.get_parameters())
         0
     """
-    PLACE.scope.clear()
+    SCOPE.scope.clear()
 
 
 def __getattr__(name: str) -> Any:
@@ -474,7 +474,7 @@ def __getattr__(name: str) -> Any:
     if name in FILES:
         return FILES[name]
     if name == "current_scope":
-        return PLACE.scope
+        return SCOPE.scope
     if name == "no_grad":
         from nnl.core.interpreters.switches import no_grad
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nnl.core.interpreters.resources import cores
-from nnl.core.ops.annotations import checked
+from nnl.core.arguments.annotations import checked
+from nnl.core.arrays.resources import cores
 from nnl.data.images.cached import Cached, is_cache
 from nnl.data.images.crew import Crew
 from nnl.data.images.dali import Dali

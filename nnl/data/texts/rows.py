@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnl.core.ops.annotations import checked
+from nnl.core.arguments.annotations import checked
 from nnl.data.texts.files import Files
 
 Array = np.ndarray[Any, Any]

@@ -15,7 +15,7 @@ import numpy as np
 from nnl.communicators import MultiProcessDataParallelCommunicator
 from nnl.communicators.multi_process import world
 from nnl.core.arrays.array import NdArray
-from nnl.core.interpreters.context import Context
+from nnl.core.settings.context import Context
 from nnl.ext import get_extension_context
 
 ROOT = 0

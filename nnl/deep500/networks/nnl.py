@@ -12,12 +12,12 @@ import nnl.solvers as S
 from nnl.converters.onnx.file.errors import OnnxError, UnsupportedOperator
 from nnl.converters.onnx.file.registry import ONNX
 from nnl.converters.onnx.running.onnx_model import OnnxModel
-from nnl.converters.onnx.running.values import var
+from nnl.converters.onnx.values.values import var
 from nnl.core.graph.variable import Variable, forward_all
-from nnl.core.interpreters.context import using
 from nnl.core.interpreters.switches import no_grad
 from nnl.core.ops.python_function import PythonFunction
 from nnl.core.parameters.parameter import parameter_scope
+from nnl.core.settings.context import using
 from nnl.deep500.contract import GRADIENT, NativeTraining, Network, listed
 from nnl.deep500.execution import Values
 from nnl.deep500.operation import Operation

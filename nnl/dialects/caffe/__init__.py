@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Caffe's names: networks from prototxt files, their blobs and weights, and solvers."""
 
-from nnl.core.interpreters.random import seed as set_random_seed
+from nnl.core.ops.random import seed as set_random_seed
 from nnl.dialects.caffe.layer import KINDS as _KINDS
 from nnl.dialects.caffe.layer import Blob, Parameter
 from nnl.dialects.caffe.net import TEST, TRAIN, Net

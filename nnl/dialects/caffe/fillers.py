@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.interpreters import random
+from nnl.core.ops import random
 from nnl.dialects.caffe.messages import enum_name
 
 Array = np.ndarray[Any, Any]

@@ -10,7 +10,7 @@ from importlib import resources
 from typing import Any
 
 from nnl.converters.nnp.messages import Field, build
-from nnl.core.ops.suggest import did_you_mean
+from nnl.core.arguments.suggest import did_you_mean
 
 _VALUE = re.compile(r"""(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[^\s{}<>\[\],;"']+)\s*""")
 _NAME = re.compile(r"\w+\s*:?\s*")

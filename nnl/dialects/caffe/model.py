@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.nnp.members import Place, whole
+from nnl.converters.nnp.members import ArrayLocation, whole
 from nnl.converters.nnp.wire import MOST, varint
 from nnl.dialects.caffe.layer import Sizes
 from nnl.dialects.caffe.messages import messages, parse_text, upgraded
@@ -111,7 +111,7 @@ def read_weights(path: str) -> dict[str, list[Array]]:
                 if min(shape, default=0) < 0 or run[1] - run[0] != 4 * math.prod(shape):
                     raise ValueError(f"{where}: {run[1] - run[0]} bytes for the shape {shape}")
                 arrays.append(len(places))
-                places.append(Place(run[0], np.dtype("<f4"), shape))
+                places.append(ArrayLocation(run[0], np.dtype("<f4"), shape))
             if arrays:
                 found[layer.name] = arrays
         read = member.arrays(places)

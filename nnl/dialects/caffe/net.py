@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
+from nnl.core.arguments.suggest import did_you_mean
 from nnl.core.arrays.array import NdArray
-from nnl.core.ops.suggest import did_you_mean
 from nnl.dialects.caffe import layers as _layers  # noqa: F401  (they note themselves)
 from nnl.dialects.caffe import python_layer as _python_layer  # noqa: F401
 from nnl.dialects.caffe.graph import Graph

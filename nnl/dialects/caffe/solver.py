@@ -13,8 +13,8 @@ import numpy as np
 
 import nnl.functions as F
 import nnl.solvers as S
-from nnl.core.interpreters import random
-from nnl.core.ops.suggest import did_you_mean
+from nnl.core.arguments.suggest import did_you_mean
+from nnl.core.ops import random
 from nnl.dialects.caffe.messages import enum_name, messages, parse_text
 from nnl.dialects.caffe.model import _values, blob_parts, nested, parse_binary, write_whole
 from nnl.dialects.caffe.net import TEST, TRAIN, Net

@@ -8,7 +8,7 @@ import numpy as np
 import nnl.functions as F
 import nnl.workspace as ws
 from nnl.converters.onnx.importing.shape import part
-from nnl.converters.onnx.running.values import dtype_of, is_var, tagged, var
+from nnl.converters.onnx.values.values import dtype_of, is_var, tagged, var
 from nnl.core.ops.op import OPS
 from nnl.dialects.tensorflow.graph import Tensor, get_default_graph
 from nnl.dialects.tensorflow.operation import Operation

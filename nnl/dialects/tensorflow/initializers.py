@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.onnx.running.values import dtype_of, ints, tagged, var
+from nnl.converters.onnx.values.values import dtype_of, ints, tagged, var
 from nnl.dialects.tensorflow.graph import get_default_graph
 from nnl.dialects.tensorflow.operation import as_dtype, convert, made
 from nnl.dialects.tensorflow.table import N, tensor, whole

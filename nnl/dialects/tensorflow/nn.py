@@ -7,7 +7,7 @@ import numpy as np
 
 import nnl.functions as F
 import nnl.workspace as ws
-from nnl.converters.onnx.running.values import var
+from nnl.converters.onnx.values.values import var
 from nnl.dialects.tensorflow.initializers import random_uniform
 from nnl.dialects.tensorflow.operation import convert, handled, made
 from nnl.dialects.tensorflow.table import N, cast, defined, pair, tensor, whole

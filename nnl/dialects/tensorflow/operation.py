@@ -9,15 +9,15 @@ from types import SimpleNamespace
 import numpy as np
 
 import nnl.workspace as ws
-from nnl.converters.onnx.running.values import _NeedsNumber, array, dtype_of, is_var, tagged, var
+from nnl.converters.onnx.values.values import _NeedsNumber, array, dtype_of, is_var, tagged, var
 from nnl.converters.tensorflow import importer as _importer  # noqa: F401  registers importers
 from nnl.converters.tensorflow.graph import Library
 from nnl.converters.tensorflow.interpreter import HANDLERS, Interpreter
 from nnl.converters.tensorflow.tensors import code_of_dtype, dtype_of_code
-from nnl.core.interpreters.context import using
 from nnl.core.interpreters.interpreter import EAGER
 from nnl.core.interpreters.switches import auto_forward
 from nnl.core.ops.op import OPS
+from nnl.core.settings.context import using
 from nnl.dialects.tensorflow.graph import Tensor, default_session, get_default_graph
 from nnl.dialects.tensorflow.shapes import RULES, TensorShape, _Misfit, sizes_of
 from nnl.functions import identity

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import nnl.workspace as ws
-from nnl.core.ops.suggest import did_you_mean
+from nnl.core.arguments.suggest import did_you_mean
 from nnl.core.parameters.parameter import parameter_scope, pop_parameter
 from nnl.dialects.tensorflow.graph import SESSIONS, Leaf, Tensor, get_default_graph
 from nnl.dialects.tensorflow.operation import one_program

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.onnx.running.values import is_var, var
-from nnl.core.graph.grad import grad
+from nnl.converters.onnx.values.values import is_var, var
+from nnl.core.differentiation.grad import grad
 from nnl.dialects.tensorflow.control import flatten
 from nnl.dialects.tensorflow.graph import GraphKeys, control_dependencies, get_default_graph
 from nnl.dialects.tensorflow.operation import Operation, convert

@@ -10,7 +10,7 @@ import numpy as np
 
 import nnl.functions as F
 import nnl.workspace as ws
-from nnl.converters.onnx.running.values import dtype_of, is_var, tagged, var
+from nnl.converters.onnx.values.values import dtype_of, is_var, tagged, var
 from nnl.core.ops.op import OPS
 from nnl.dialects.tensorflow.arrays import fixed
 from nnl.dialects.tensorflow.graph import GraphKeys, Tensor, get_default_graph

@@ -10,17 +10,17 @@ import numpy as np
 import nnl.functions as F
 import nnl.workspace as ws
 from nnl.converters.onnx.importing.indexing import scatter
-from nnl.converters.onnx.running.values import (
+from nnl.converters.onnx.values.values import (
     broadcast as expanded,
 )
-from nnl.converters.onnx.running.values import (
+from nnl.converters.onnx.values.values import (
     dtype_of,
     is_var,
     shape_of,
     tagged,
     var,
 )
-from nnl.converters.onnx.running.values import (
+from nnl.converters.onnx.values.values import (
     transpose as _transpose,
 )
 from nnl.dialects.theano import elementwise as E

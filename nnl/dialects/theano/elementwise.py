@@ -10,7 +10,7 @@ import numpy as np
 
 import nnl.functions as F
 import nnl.workspace as ws
-from nnl.converters.onnx.running.values import (
+from nnl.converters.onnx.values.values import (
     dtype_of,
     is_var,
     same_rank,

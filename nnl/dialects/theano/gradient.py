@@ -11,8 +11,8 @@ import numpy as np
 
 import nnl.functions as F
 import nnl.workspace as ws
-from nnl.converters.onnx.running.values import is_var, var
-from nnl.core.graph.grad import grad as _grad
+from nnl.converters.onnx.values.values import is_var, var
+from nnl.core.differentiation.grad import grad as _grad
 from nnl.core.graph.variable import Variable
 from nnl.dialects.theano import elementwise as E
 from nnl.dialects.theano.elementwise import given

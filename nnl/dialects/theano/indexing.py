@@ -13,7 +13,7 @@ import nnl.workspace as ws
 from nnl.converters.onnx.importing.indexing import scatter
 from nnl.converters.onnx.importing.indexing import take as along
 from nnl.converters.onnx.importing.shape import part
-from nnl.converters.onnx.running.values import (
+from nnl.converters.onnx.values.values import (
     broadcast,
     dtype_of,
     is_var,

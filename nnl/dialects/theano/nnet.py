@@ -11,7 +11,7 @@ import numpy as np
 import nnl.functions as F
 import nnl.workspace as ws
 from nnl.converters.onnx.importing.shape import padded, part
-from nnl.converters.onnx.running.values import reshape, shape_of, transpose, var
+from nnl.converters.onnx.values.values import reshape, shape_of, transpose, var
 from nnl.dialects.theano import elementwise as E
 from nnl.dialects.theano import reduction as R
 from nnl.dialects.theano.elements import arange, to_one_hot

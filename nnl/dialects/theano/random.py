@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.onnx.running.values import is_var, reshape, tagged, var
+from nnl.converters.onnx.values.values import is_var, reshape, tagged, var
 from nnl.dialects.theano import elementwise as E
 from nnl.dialects.theano import reduction as R
 from nnl.dialects.theano.elements import argsort

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.onnx.running.values import (
+from nnl.converters.onnx.values.values import (
     is_var,
     reshape,
     shape_of,

@@ -10,7 +10,7 @@ import numpy as np
 
 import nnl.functions as F
 import nnl.workspace as ws
-from nnl.converters.onnx.running.values import dtype_of, is_var, known, shape_of, tagged, var
+from nnl.converters.onnx.values.values import dtype_of, is_var, known, shape_of, tagged, var
 from nnl.core.ops.op import OPS
 from nnl.dialects.theano import elementwise as E
 from nnl.dialects.theano.function import OrderedUpdates

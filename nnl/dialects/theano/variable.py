@@ -14,10 +14,10 @@ import nnl.functions as F
 import nnl.workspace as ws
 from nnl.converters.onnx.file.registry import ONNX
 from nnl.converters.onnx.importing import arithmetic as _arithmetic  # noqa: F401  registers
-from nnl.converters.onnx.running.values import array, dtype_of, is_var, known, tagged
-from nnl.core.interpreters.context import STATE, Context, using
+from nnl.converters.onnx.values.values import array, dtype_of, is_var, known, tagged
 from nnl.core.interpreters.interpreter import EAGER
 from nnl.core.ops.op import OPS
+from nnl.core.settings.context import STATE, Context, using
 
 Sizes = tuple[int | None, ...]
 

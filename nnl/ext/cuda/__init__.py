@@ -13,7 +13,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from nnl.core.interpreters.context import FLOAT_TYPES, Backend, Context
+from nnl.core.settings.context import FLOAT_TYPES, Backend, Context
 from nnl.ext.cuda.registry import SETUPS
 from nnl.ext.device.registry import Registry
 from nnl.ext.library import Traits

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nnl.core.interpreters.dispatch import Bound
+from nnl.core.graph.dispatch import Bound
 from nnl.ext.device.arrays import ArrayModule, on_host
 from nnl.ext.library import Array, Library, Memory
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from nnl.core.arrays.spec import Spec
-from nnl.core.interpreters.context import SPACES, Backend, half_type
 from nnl.core.ops.op import Attributes, Op
+from nnl.core.settings.context import SPACES, Backend, half_type
 from nnl.ext.device.arrays import definition
 from nnl.ext.device.device import Device, DeviceSpace
 from nnl.ext.device.executor import DevicePlan, PythonStep

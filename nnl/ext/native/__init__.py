@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.arrays.bulk import LISTS
-from nnl.core.graph.origin import LOCATION, starts
+from nnl.core.arguments.annotations import CHECKS
+from nnl.core.arguments.origin import LOCATION, starts
+from nnl.core.arrays.bulk import BULK
 from nnl.core.interpreters import interpreter
-from nnl.core.interpreters.context import BACKENDS, SPACES, Backend, Context, HostSpace
 from nnl.core.ops import op as ops
-from nnl.core.ops.annotations import CHECKS
-from nnl.core.parameters.parameter import CALLS
+from nnl.core.parameters.parameter import LOOKUP
+from nnl.core.settings.context import BACKENDS, SPACES, Backend, Context, HostSpace
 from nnl.ext.host_device import *  # noqa: F403  # what scripts ask of a device
 from nnl.ext.library import (
     DTYPES,
@@ -96,8 +96,8 @@ def library() -> ModuleType | None:
         lib.traits, lib.abilities = TRAITS, cache(partial(_abilities, lib))
         ops.call_by(lib.op_call(ops, interpreter))
         LOCATION.asked_of(lib.location_by(starts))
-        LISTS.asked_of(lib)
-        CALLS.asked_of(lib)
+        BULK.asked_of(lib)
+        LOOKUP.asked_of(lib)
         CHECKS.asked_of(lib.usual)
         return lib
     except ImportError as e:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.interpreters.context import REORDERED, SPACES, half_type
+from nnl.core.settings.context import REORDERED, SPACES, half_type
 from nnl.ext.library import BFLOAT16, CHANNELS_LAST, DTYPES, HOST, LAYOUTS, TILE, TILED
 
 Host = np.ndarray[Any, Any]

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.interpreters.context import BACKENDS, STATE, Backend, Context
-from nnl.core.ops.casts import wide
+from nnl.core.graph.casts import wide
+from nnl.core.settings.context import BACKENDS, STATE, Backend, Context
 from nnl.ext.host_device import *  # noqa: F403  # what scripts ask of a device
 
 Call = Callable[..., Any]
@@ -111,10 +111,10 @@ def run_decomposed(attrs: Any, target: Any, space: str, *bufs: Any) -> Any:
     """Compute what an op is made of, on buffers of a memory space."""
     from nnl.core.arrays.array import NdArray
     from nnl.core.arrays.spec import Spec
-    from nnl.core.interpreters.context import using
+    from nnl.core.settings.context import using
 
     xs = [None if b is None else NdArray.holding(Spec.of(b.shape, b.dtype), space, b) for b in bufs]
-    with using(record=False, auto_forward=True, target=target):
+    with using(make_nodes=False, auto_forward=True, target=target):
         y = attrs.decompose(*xs)
     for x, b in zip(xs, bufs, strict=True):
         if x is not None and (now := x.read(space)) is not b:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from nnl.core.arrays.spec import ShapeError, Spec
-from nnl.core.interpreters.context import STATE
 from nnl.core.ops.op import OPS, Cost, Sample, op
+from nnl.core.settings.context import STATE
 from nnl.functions.affine import batch_matmul
 from nnl.functions.arithmetic import add2, add_scalar, mul2, mul_scalar, sub2
 from nnl.functions.layout import transpose, trilu

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from nnl.core.arrays.spec import Spec
-from nnl.core.ops.casts import converted
+from nnl.core.graph.casts import converted
 from nnl.core.ops.op import Cost, Sample, op
 
 

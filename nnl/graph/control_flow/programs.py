@@ -9,14 +9,14 @@ from typing import Any
 from nnl.core.arrays.array import NdArray, Zeros
 from nnl.core.arrays.spec import Spec
 from nnl.core.graph.autodiff import backprop
+from nnl.core.graph.dispatch import apply, execute
 from nnl.core.graph.node import Node, Value
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import STATE, resolve, using
-from nnl.core.interpreters.dispatch import apply, execute
 from nnl.core.interpreters.interpreter import STATIC
 from nnl.core.ops.op import OPS
-from nnl.graph.plan.binding import Key
-from nnl.graph.program.lowering import definition, lower
+from nnl.core.settings.context import STATE, resolve, using
+from nnl.graph.lowering.binding import Key
+from nnl.graph.lowering.lowering import definition, lower
 from nnl.graph.program.program import INPUT, Program, Step
 
 
@@ -44,7 +44,7 @@ class Recorded:
 
     def __init__(self, record: Callable[[], Any], holes: Sequence[Variable], what: str) -> None:
         self.holes, start = [x.edge for x in holes], Node.number()
-        with using(interpreter=STATIC, record=True, recompute=False):
+        with using(interpreter=STATIC, make_nodes=True, recompute=False):
             ys = record()
             self.single = isinstance(ys, Variable)
             ys = returned(what, ys)

@@ -10,8 +10,8 @@ import numpy as np
 
 from nnl.core.arrays.spec import ShapeError, Spec
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import STATE
 from nnl.core.ops.op import OPS
+from nnl.core.settings.context import STATE
 from nnl.graph.control_flow.programs import (
     Recorded,
     check_function,

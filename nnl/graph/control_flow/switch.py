@@ -11,8 +11,8 @@ import numpy as np
 
 from nnl.core.arrays.spec import ShapeError, Spec
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import STATE
 from nnl.core.ops.op import OPS, Cost, op
+from nnl.core.settings.context import STATE
 from nnl.graph.control_flow.programs import (
     Recorded,
     as_it_was,
@@ -28,7 +28,7 @@ from nnl.graph.control_flow.programs import (
     output_specs,
     written,
 )
-from nnl.graph.printing.summary import cost
+from nnl.graph.program.costs import cost
 from nnl.graph.program.program import Program
 
 CATEGORY = "Control flow"

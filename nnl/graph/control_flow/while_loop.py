@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.arguments.annotations import shown
 from nnl.core.arrays.spec import ShapeError, Spec
 from nnl.core.graph.node import Value
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import SPACES, STATE
-from nnl.core.ops.annotations import shown
 from nnl.core.ops.op import OPS, Cost, op
+from nnl.core.settings.context import SPACES, STATE
 from nnl.graph.control_flow.loop_gradient import loop_gradient, written_inside
 from nnl.graph.control_flow.programs import (
     Recorded,
@@ -31,7 +31,7 @@ from nnl.graph.control_flow.programs import (
     returned,
     zeros,
 )
-from nnl.graph.printing.summary import cost
+from nnl.graph.program.costs import cost
 from nnl.graph.program.program import Program
 
 CATEGORY = "Control flow"

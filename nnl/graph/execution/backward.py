@@ -13,9 +13,9 @@ from nnl.core.arrays.spec import Spec
 from nnl.core.graph.autodiff import accumulate, backprop, start_gradient
 from nnl.core.graph.node import Node, Value, capture
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import using
 from nnl.core.interpreters.interpreter import STATIC
-from nnl.graph.plan.binding import Key
+from nnl.core.settings.context import using
+from nnl.graph.lowering.binding import Key
 from nnl.graph.plan.plan import Plan
 from nnl.graph.plan.progress import Progress
 from nnl.graph.program.program import SPACE
@@ -45,7 +45,7 @@ class Backward:
         self.started: float | None = 1.0  # the number that gy is filled with
         self.borrows = False  # whether its memory is that of the array that was given
         start = Variable.of_edge(Value.leaf(self.gy), self.gy)
-        with using(interpreter=STATIC, record=True, no_grad=False, recompute=False):
+        with using(interpreter=STATIC, make_nodes=True, no_grad=False, recompute=False):
             found = backprop([output], [start])
         self.leaves = [(v, g.edge) for v, g in found.leaves.values()]
         self.edges = [

@@ -11,7 +11,7 @@ from typing import Any
 from nnl.core.arrays.array import NdArray
 from nnl.core.graph.autodiff import Gradients, accumulate, backprop
 from nnl.core.graph.node import Node, Value, capture
-from nnl.core.interpreters.context import using
+from nnl.core.settings.context import using
 
 
 def backward_now(
@@ -124,7 +124,7 @@ def backward_now(
                     ready(grad)
 
     def run() -> None:
-        with using(record=False, auto_forward=True, no_grad=False):
+        with using(make_nodes=False, auto_forward=True, no_grad=False):
             backprop([output], [gy], done=done, before=before if watched else pre, found=found)
 
     if watched:

@@ -6,24 +6,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from nnl.core.arguments.warn_once import warn_once
 from nnl.core.arrays.array import NdArray
 from nnl.core.graph.autodiff import start_gradient
+from nnl.core.graph.dispatch import apply
 from nnl.core.graph.function import Function
 from nnl.core.graph.node import Node, Value, capture
 from nnl.core.graph.variable import Hook, Variable
 from nnl.core.interpreters.callback import HOOKS
-from nnl.core.interpreters.context import STATE, using
-from nnl.core.interpreters.dispatch import apply
 from nnl.core.interpreters.interpreter import STATIC, run_by
 from nnl.core.ops.op import Op
-from nnl.core.parameters.warn_once import warn_once
+from nnl.core.settings.context import STATE, using
 from nnl.graph.execution.eager import backward_now
 from nnl.graph.execution.session import INFER, KEEP, TRAIN, Session, session_of
 from nnl.graph.plan.plan import Plan
 from nnl.graph.plan.progress import check_callbacks, reports_to
 
 
-class Calls:
+class UpdatePlan:
     """Ops that write their inputs, as one plan: the updates of a solver's parameters.
 
     Args:
@@ -33,7 +33,7 @@ class Calls:
 
     def __init__(self, key: list[Any], record: Callable[[], Sequence[Any]]) -> None:
         self.key = key
-        with using(interpreter=STATIC, record=True, no_grad=True):
+        with using(interpreter=STATIC, make_nodes=True, no_grad=True):
             ends = [(y[0] if isinstance(y, tuple) else y).edge for y in record()]
         self.plan = Plan(capture(ends), set())  # what writes runs, whoever reads its results
 
@@ -49,8 +49,8 @@ class GraphExecutor:
         attrs: Any,
         arrays: Sequence[tuple[NdArray | None, ...]],
         record: Callable[[list[tuple[Variable | None, ...]]], Sequence[Any]],
-        calls: Calls | None,
-    ) -> Calls | None:
+        calls: UpdatePlan | None,
+    ) -> UpdatePlan | None:
         """Run ops that write arrays.
 
         Args:
@@ -63,7 +63,7 @@ class GraphExecutor:
             key += datas
             key += [None if d is None else d.spec for d in datas]
         if calls is None or calls.key != key:
-            calls = Calls(key, lambda: record([as_leaves(datas) for datas in arrays]))
+            calls = UpdatePlan(key, lambda: record([as_leaves(datas) for datas in arrays]))
         self._updates += 1
         calls.plan.run()
         return calls
@@ -73,8 +73,8 @@ class GraphExecutor:
         op: Op,
         attrs: Any,
         arrays: Sequence[tuple[NdArray | None, ...]],
-        calls: Calls | None,
-    ) -> Calls | None:
+        calls: UpdatePlan | None,
+    ) -> UpdatePlan | None:
         """Apply an op that writes its inputs to each of the lists of arrays; see run_recorded."""
         return self.run_recorded(
             attrs, arrays, lambda leaves: [apply(op, attrs, x) for x in leaves], calls

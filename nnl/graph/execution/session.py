@@ -13,13 +13,13 @@ from nnl.core.arrays.device_views import Views
 from nnl.core.arrays.memory_record import LOST, PLAIN
 from nnl.core.graph.node import Node, Value, capture, readable
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import EPOCH, SPACES, STATE
+from nnl.core.settings.context import EPOCH, SPACES, STATE
 from nnl.graph.execution.backward import Backward, BackwardPlan
-from nnl.graph.plan.binding import Key
+from nnl.graph.lowering.binding import Key
+from nnl.graph.lowering.infer_again import infer_again
+from nnl.graph.lowering.lowering import NO_GRADIENTS
 from nnl.graph.plan.plan import Plan
 from nnl.graph.plan.recompute import cheap_edges, insert_recomputation
-from nnl.graph.program.infer_again import infer_again
-from nnl.graph.program.lowering import NO_GRADIENTS
 from nnl.graph.program.program import SPACE
 
 logger = logging.getLogger("nnl")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs for any size: sizes found from examples, and programs closed again by numbers."""
+"""Programs for any size, recorded at several ones and run by the native engine."""

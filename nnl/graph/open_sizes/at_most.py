@@ -10,8 +10,8 @@ import numpy as np
 from nnl.core.arrays.spec import ShapeError, Spec, check_axis
 from nnl.core.graph.node import Value
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import STATE
 from nnl.core.ops.op import OPS, Cost, Sample, op
+from nnl.core.settings.context import STATE
 from nnl.graph.control_flow.programs import check_variables
 
 CATEGORY = "Control flow"

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from nnl.core.arrays.array import NdArray
-from nnl.core.interpreters.context import SPACES, Target
-from nnl.graph.plan.buffer_owners import is_held
+from nnl.core.settings.context import SPACES, Target
+from nnl.graph.lowering.buffer_owners import is_held
 from nnl.graph.printing.profile import PROFILES
 from nnl.graph.program.program import INPUT, SPACE, Program
 from nnl.graph.program.turns import Runners, Turns

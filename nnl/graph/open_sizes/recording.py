@@ -13,12 +13,12 @@ import numpy as np
 
 from nnl.core.graph.node import Node, Value, capture
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import using
 from nnl.core.ops.op import OPS
+from nnl.core.settings.context import using
 from nnl.ext.library import AtAnySize, Library
-from nnl.graph.open_sizes.program import Differ, unified
-from nnl.graph.open_sizes.sizes import WITNESSES, Dim, Unexplained, wider, witnesses
+from nnl.graph.program.open_program import Differ, unified
 from nnl.graph.program.program import Program
+from nnl.graph.program.sizes import WITNESSES, Dim, Unexplained, wider, witnesses
 
 Variables = Mapping[str, Variable]
 Axes = Mapping[str, Sequence[str | int | None]]  # {input: the dim of each axis, if it is open}

@@ -12,9 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nnl.ext.library import Library
-from nnl.graph.passes.common_steps import merge_common
-from nnl.graph.passes.constants import fold_constants
-from nnl.graph.passes.decompose import decompose_unknown, take_apart
 from nnl.graph.passes.fusing.attention import fuse_attention
 from nnl.graph.passes.fusing.attention_packed import pack_attention
 from nnl.graph.passes.fusing.convolution import fuse_bias_gradient
@@ -27,13 +24,16 @@ from nnl.graph.passes.fusing.quantized import lower_quantized
 from nnl.graph.passes.fusing.reduction import fuse_reductions
 from nnl.graph.passes.fusing.softmax import fuse_softmax
 from nnl.graph.passes.fusing.updates import join_updates
-from nnl.graph.passes.inside import give_kernels
 from nnl.graph.passes.layout.kernels import choose_kernels
 from nnl.graph.passes.layout.prepared_weights import prepare_weights
 from nnl.graph.passes.layout.recomputed_inputs import forget_normalized
 from nnl.graph.passes.layout.tiles import tile_weights
 from nnl.graph.passes.layout.weight_copies import copy_weights
-from nnl.graph.passes.prune import prune
+from nnl.graph.passes.rewriting.common_steps import merge_common
+from nnl.graph.passes.rewriting.constants import fold_constants
+from nnl.graph.passes.rewriting.decompose import decompose_unknown, take_apart
+from nnl.graph.passes.rewriting.inner_programs import give_kernels
+from nnl.graph.passes.rewriting.prune import prune
 from nnl.graph.program.program import Program, Step, verify
 
 Pass = Callable[[Program, Any], None]
@@ -95,7 +95,7 @@ def _run(passes: Sequence[Pass], program: Program, lib: Library) -> None:
             verify(program, known)
 
 
-def place(program: Program, lib: Library) -> None:
+def optimise_loaded(program: Program, lib: Library) -> None:
     """Run the passes that remain for a program from a file, which has been through the others."""
     _run(PASSES[PASSES.index(choose_kernels) :], program, lib)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nnl.core.arrays.array import NdArray
-from nnl.graph.plan.binding import Binding
+from nnl.graph.lowering.binding import Binding
 from nnl.graph.program.program import Program
 
 if TYPE_CHECKING:

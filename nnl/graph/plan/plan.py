@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import numpy as np
 
+from nnl.core.arguments.origin import name_call, tell
 from nnl.core.arrays.array import NdArray
 from nnl.core.graph.node import Node
-from nnl.core.graph.origin import name_call, tell
-from nnl.core.interpreters.context import SPACES, using
 from nnl.core.ops.op import OPS
+from nnl.core.settings.context import SPACES, using
 from nnl.ext.library import (
     BFLOAT16,
     CHANNELS_LAST,
@@ -24,16 +24,15 @@ from nnl.ext.library import (
     Library,
     LibraryPlan,
 )
-from nnl.graph.passes import optimise, optimise_inside
-from nnl.graph.passes import place as place_steps
-from nnl.graph.passes.undo import forget_orders, unfuse
-from nnl.graph.plan.binding import Binding, Key
+from nnl.graph.lowering.binding import Binding, Key
+from nnl.graph.lowering.lowering import NO_GRADIENTS, definition, lower
+from nnl.graph.passes import optimise, optimise_inside, optimise_loaded
+from nnl.graph.passes.layout.undo import forget_orders, unfuse
 from nnl.graph.plan.inner_plan import InnerPlan
 from nnl.graph.plan.memory import plan_memory
 from nnl.graph.plan.python_steps import Thunk, run_and_copy, run_for_effect, run_into, same_types
 from nnl.graph.printing.profile import PROFILES, note
-from nnl.graph.printing.summary import account, place, summary
-from nnl.graph.program.lowering import NO_GRADIENTS, definition, lower
+from nnl.graph.printing.summary import account, backend_name, summary
 from nnl.graph.program.program import SPACE, Program, Step, space_of
 
 Between = tuple[int, Callable[[], None]]  # (number of steps, what to call after them)
@@ -109,7 +108,7 @@ class Plan:
         elif inside:
             optimise_inside(program, lib)
         elif program.fused:
-            place_steps(program, lib)
+            optimise_loaded(program, lib)
         else:
             optimise(program, lib)
         return cls.rest(program, binding, None)
@@ -412,7 +411,7 @@ class Plan:
             step = self.native_steps[k]
             what, cost, dtype = account(self.program, step)
             origin = self.program.origin(step)
-            note(step.op, place(self, step), what, starts[k], times[k], cost, dtype, origin)
+            note(step.op, backend_name(self, step), what, starts[k], times[k], cost, dtype, origin)
 
     def name(self, e: BaseException, end: int) -> None:
         """Let the error of a run up to a native step name the call that has failed."""
@@ -450,7 +449,7 @@ class Plan:
         ns = time.perf_counter_ns() - start
         what, cost, dtype = account(self.program, step)
         origin = self.program.origin(step)
-        note(step.op, place(self, step), what, start, ns, cost, dtype, origin)
+        note(step.op, backend_name(self, step), what, start, ns, cost, dtype, origin)
 
     def run_hooked(self, before: Callable[[Node], None], after: Callable[[Node], None]) -> None:
         """Run the first part step by step, with every step's results readable around hooks.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nnl.core.arrays.spec import Spec
-from nnl.core.interpreters.dispatch import Bound
+from nnl.core.graph.dispatch import Bound
 
 Thunk = Callable[[], Any]
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from nnl.core.arrays.array import NdArray
 from nnl.core.graph.node import Node, Value
-from nnl.core.interpreters.context import using
+from nnl.core.settings.context import using
 
 Key = tuple[int, int]
 MOST_FLOPS = 32  # per element of a result; what costs more is kept rather than computed again

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs and plans for people: text, pictures, times."""
+"""Graphs, programs and plans for people: text, pictures, times."""

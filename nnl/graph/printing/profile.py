@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnl.core.arguments.origin import Origin, here, line_of
 from nnl.core.arrays.spec import Spec
-from nnl.core.graph.origin import Origin, here, place
-from nnl.core.interpreters.caches import LIMITS
-from nnl.core.interpreters.context import SPACES, STATE, Backend, Target, using
+from nnl.core.ops.caches import LIMITS
 from nnl.core.ops.op import Cost
 from nnl.core.parameters.atomic import replacing
+from nnl.core.settings.context import SPACES, STATE, Backend, Target, using
 
 Call = Callable[..., Any]
 
@@ -74,7 +74,7 @@ def peak_flops(target: Target, dtype: np.dtype[Any]) -> float:
 
     Measured once, like peak_bytes, in about a twentieth of a second.
     """
-    from nnl.core.interpreters.dispatch import bind
+    from nnl.core.graph.dispatch import bind
     from nnl.core.ops.op import OPS
 
     op, space = OPS["batch_matmul"], SPACES[target.backends[0].space]
@@ -292,7 +292,7 @@ def note(
     origin: Origin | str | None,
 ) -> None:
     """Add an event to everything that records in this thread."""
-    layer = place(origin)
+    layer = line_of(origin)
     event = Event(op, where, what, start_ns, time_ns, cost.flops, cost.bytes, layer, dtype)
     for p in list(PROFILES):
         if p.thread == get_ident():

@@ -7,22 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnl.core.graph.origin import place as place_of
-from nnl.core.interpreters.context import STATE, resolve
-from nnl.core.ops.op import OPS, Cost
+from nnl.core.arguments.origin import line_of
+from nnl.core.ops.op import Cost
+from nnl.core.settings.context import STATE, resolve
 from nnl.graph.printing.profile import arithmetic_type, least_s, shapes_text
+from nnl.graph.program.costs import cost
 from nnl.graph.program.program import Program, Step
 
 if TYPE_CHECKING:
     from nnl.graph.plan.plan import Plan
 
 
-def place(plan: Plan, step: Step) -> str:
+def backend_name(plan: Plan, step: Step) -> str:
     """Where a step runs: in the library's kernels, or by its definition."""
-    return places(plan)[step.kernel is None]
+    return backend_names(plan)[step.kernel is None]
 
 
-def places(plan: Plan) -> tuple[str, str]:
+def backend_names(plan: Plan) -> tuple[str, str]:
     """What a step with a kernel is called, and one without."""
     return plan.lib.traits.places if plan.lib is not None else ("native", "numpy")
 
@@ -33,12 +34,6 @@ def account(program: Program, step: Step) -> tuple[str, Cost, np.dtype[Any]]:
     ins = [slots[i].spec if i else None for i in step.ins]
     outs = [slots[o].spec for o in step.outs]
     return shapes_text(ins, outs), cost(program, step), arithmetic_type(ins, outs)
-
-
-def cost(program: Program, step: Step) -> Cost:
-    """What a step costs; of a fused one, what the steps that it stands for compute."""
-    arrays = [program.slots[i].spec.nbytes for i in (*step.ins, *step.outs) if i]
-    return Cost(sum(_flops(program, s) for s in _leaves_of(step)), sum(arrays))
 
 
 def summary(plan: Plan) -> str:
@@ -54,29 +49,16 @@ def summary(plan: Plan) -> str:
         ns = max(times[k] if times else 0, 1)
         source = plan.program.sources[step.source]
         target = STATE.target if source is None else resolve(*source.context)
-        layer = place_of(plan.program.origin(step))
+        layer = line_of(plan.program.origin(step))
         share = least_s(costs, dtype, target) * 1e9 / ns if times and times[k] else 0.0
         lines.append(
-            f"{step.op:<32} {place(plan, step):<7} {ns // 1000 / 1e3:>9.3f} "
+            f"{step.op:<32} {backend_name(plan, step):<7} {ns // 1000 / 1e3:>9.3f} "
             f"{costs.flops / ns:>8.1f} {costs.bytes / ns:>6.1f} {share:>7.0%}  {what}  "
             f"{layer}".rstrip()
         )
     kernels = sum(s.kernel is not None for s in steps)
     lines.append(
-        f"{len(steps)} steps, {kernels} of them {places(plan)[0]}; "
+        f"{len(steps)} steps, {kernels} of them {backend_names(plan)[0]}; "
         f"arena {plan.arena_bytes} bytes for {plan.naive_bytes}"
     )
     return "\n".join([*lines, *getattr(native, "notes", ())])
-
-
-def _leaves_of(step: Step) -> list[Step]:
-    """The recorded steps that a fused one stands for."""
-    return [p for part in step.replaced for p in _leaves_of(part)] if step.replaced else [step]
-
-
-def _flops(program: Program, step: Step) -> int:
-    if not hasattr(OPS[step.op].attrs_class, "cost"):
-        return 0
-    specs = [program.slots[i].spec if i else None for i in step.ins]
-    found: Cost = OPS[step.op].attrs(**step.attrs).cost(*specs)
-    return found.flops

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.arguments.origin import Origin, at
 from nnl.core.arrays.spec import Spec
-from nnl.core.graph.origin import Origin, at
-from nnl.core.interpreters.context import Target
-from nnl.core.ops.casts import widened
+from nnl.core.graph.casts import widened
 from nnl.core.ops.op import OPS
 from nnl.core.ops.schema import category
+from nnl.core.settings.context import Target
 from nnl.ext.library import HOST, is_plain
-from nnl.graph.open_sizes.sizes import Dim
 from nnl.graph.program.program_text import text
+from nnl.graph.program.sizes import Dim
 from nnl.graph.program.strings import Words
 
 SPACE = HOST
@@ -287,7 +287,7 @@ class Program:
 
     def at(self, sizes: Mapping[str, int]) -> Program:
         """The closed program for sizes of all `dims`; see open_program."""
-        from nnl.graph.open_sizes.program import at
+        from nnl.graph.program.open_program import at
 
         return at(self, sizes)
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.arguments.origin import line_of
 from nnl.core.arrays.spec import Spec
-from nnl.core.graph.origin import place
-from nnl.core.interpreters.context import FLOAT_TYPES, half_type
 from nnl.core.ops.elementwise import is_elementwise, program_of
 from nnl.core.ops.op import OPS, Attributes
+from nnl.core.settings.context import FLOAT_TYPES, half_type
 from nnl.ext.library import HOST, LAYOUTS, is_plain
-from nnl.graph.open_sizes.sizes import LARGEST, OPERATORS, Dim, Expression, Size
-from nnl.graph.printing.summary import cost
+from nnl.graph.program.costs import cost
 from nnl.graph.program.program import INTERMEDIATE, ROLES, Program, Slot, Source, Step, repeated
 from nnl.graph.program.program_text import changed, defaults_of
+from nnl.graph.program.sizes import LARGEST, OPERATORS, Dim, Expression, Size
 from nnl.graph.program.strings import Words
 
 VERSION = 3  # 1: no open sizes; 2: no strings
@@ -77,7 +77,7 @@ def to_dict(program: Program) -> dict[str, Any]:
             op: {k: _plain(v) for k, v in defaults_of(program, op).items()} for op in sorted(ops)
         },
         "sources": [
-            [s.function, s.name, place(s.origin), s.context[0][0].partition(":")[2] or "float"]
+            [s.function, s.name, line_of(s.origin), s.context[0][0].partition(":")[2] or "float"]
             for s in program.sources
             if s is not None
         ],

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+from nnl.core.arguments.origin import line_of
 from nnl.core.arrays.spec import Spec
-from nnl.core.graph.origin import place
 from nnl.core.ops.op import OPS
 from nnl.ext.library import HOST, is_plain
-from nnl.graph.open_sizes.sizes import Size, shown
+from nnl.graph.program.sizes import Size, shown
 
 if TYPE_CHECKING:
     from nnl.graph.program.program import Program, Step
@@ -37,7 +37,7 @@ def text(program: Program) -> str:
     shapes = {i: slot.spec.shape for i, slot in enumerate(program.slots)}
     lines = []
     if program.dims:
-        from nnl.graph.open_sizes.program import open_shapes
+        from nnl.graph.program.open_program import open_shapes
 
         shapes |= open_shapes(program)
         lines = [f"{n}: any size, {d.wanted}" for n, d in program.dims.items()]
@@ -79,7 +79,7 @@ def line(program: Program, step: Step, names: Sequence[str], shapes: Shapes) -> 
     attrs, told = _formula(step, names)
     given = {k: step.open.get(k, v) for k, v in given.items() if k not in told}
     attrs += "".join(f" {k}={_shown(v, shapes)}" for k, v in given.items())
-    where = place(program.origin(step))
+    where = line_of(program.origin(step))
     note = f"  # {step.phase}{', ' if where else ''}{where}"
     return f"{outs} = {step.op}({', '.join(ins)}){attrs}{note}"
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.arguments.convert import exact
 from nnl.core.arrays.array import NdArray
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.caches import Plans
-from nnl.core.interpreters.context import STATE
-from nnl.core.ops.convert import exact
-from nnl.graph.open_sizes.compile import Opening
+from nnl.core.ops.caches import Plans
+from nnl.core.settings.context import STATE
 from nnl.graph.open_sizes.recording import Axes
-from nnl.graph.program.saving import Saver
+from nnl.graph.recording.compile_open import Opening
 from nnl.graph.recording.recording import Compiled
+from nnl.graph.saving.saving import Saver
 
 # "save": writes a network to a file, by its extension; the package above that knows formats puts
 # it here.

@@ -9,21 +9,21 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.arguments.origin import at
 from nnl.core.arrays.array import NdArray
 from nnl.core.arrays.spec import Spec
 from nnl.core.graph.node import Node, Value, capture
-from nnl.core.graph.origin import at
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import EPOCH, using
+from nnl.core.settings.context import EPOCH, using
 from nnl.graph.execution.session import fingerprint
-from nnl.graph.plan.binding import Binding
+from nnl.graph.lowering.binding import Binding
+from nnl.graph.lowering.infer_again import infer_again
+from nnl.graph.lowering.lowering import lower
 from nnl.graph.plan.plan import Plan
 from nnl.graph.plan.recompute import insert_recomputation
-from nnl.graph.program.infer_again import infer_again
-from nnl.graph.program.lowering import lower
 from nnl.graph.program.program import Program
-from nnl.graph.program.saving import Saver, unique
-from nnl.graph.recording.trace import Trace
+from nnl.graph.recording.recorder import Recorder
+from nnl.graph.saving.saving import Saver, unique
 
 NO_SHAPES: Mapping[str, Sequence[int]] = {}
 NO_ARRAYS: Mapping[int, NdArray] = {}
@@ -46,7 +46,7 @@ class Recording:
         kw: dict[str, Any],
         shapes: Mapping[str, Sequence[int]] = NO_SHAPES,
     ) -> None:
-        trace = Trace()
+        recorder = Recorder()
         self.holes: list[Variable] = []
         self.names: list[str] = []
 
@@ -59,15 +59,15 @@ class Recording:
             self.holes.append(Variable.of_edge(Value.leaf(nd, need), nd))
             return self.holes[-1]
 
-        with using(interpreter=trace, record=True):
+        with using(interpreter=recorder, make_nodes=True):
             named = [hole(a, n) for a, n in zip(args, argument_names(f, len(args)), strict=True)]
             self.result = f(*named, **{k: hole(v, k) for k, v in kw.items()})
         self.outputs = _variables(self.result)
-        self.grads = [(nd, g) for nd, g in trace.grads.values() if g is not None]
-        self.zeroed = [nd for nd, g in trace.grads.values() if g is None]
+        self.grads = [(nd, g) for nd, g in recorder.grads.values() if g is not None]
+        self.zeroed = [nd for nd, g in recorder.grads.values() if g is None]
         kept = [v.edge for v in self.outputs] + [g.edge for _, g in self.grads]
-        self.ends = kept + trace.effects  # what writes state runs; nobody keeps its results
-        self.boundary = trace.boundary
+        self.ends = kept + recorder.effects  # what writes state runs; nobody keeps its results
+        self.boundary = recorder.boundary
         self.kept = {v.key for v in kept}
         self.tiled = {g.edge.key: None for _, g in self.grads}
         self.take()

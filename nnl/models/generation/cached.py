@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from nnl.core.graph.variable import Variable
-from nnl.graph.program.saving import Saver
 from nnl.graph.recording.compile import compile
+from nnl.graph.saving.saving import Saver
 from nnl.models.decoder import Decoder
 from nnl.models.stack import Cache
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.arguments.annotations import shown
 from nnl.core.graph.variable import Variable
-from nnl.core.ops.annotations import shown
 from nnl.graph.recording.compile import compile
 from nnl.models.decoder import Decoder
 from nnl.models.generation.beams import Search, search

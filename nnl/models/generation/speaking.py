@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import using
+from nnl.core.settings.context import using
 from nnl.models.generation.generate import Tokens, Writer
 from nnl.models.generation.looking import attention_weights
 from nnl.models.generation.sampling import Sampling, generators

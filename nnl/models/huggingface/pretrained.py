@@ -20,7 +20,6 @@ from nnl.converters.weights.groups import Groups
 from nnl.core.arrays.array import NdArray
 from nnl.core.arrays.spec import Spec
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import EPOCH
 from nnl.core.parameters.atomic import replacing
 from nnl.core.parameters.parameter import (
     all_or_nothing,
@@ -29,6 +28,7 @@ from nnl.core.parameters.parameter import (
     parameter_scope,
     without_values,
 )
+from nnl.core.settings.context import EPOCH
 from nnl.models import adapters, quantization
 from nnl.models.adapters import parameter, setting
 from nnl.models.generation.cached import CHUNK, Cached

@@ -11,7 +11,7 @@ import numpy as np
 
 import nnl.functions as F
 from nnl.core.arrays.spec import ShapeError
-from nnl.core.graph.grad import grad
+from nnl.core.differentiation.grad import grad
 from nnl.core.graph.variable import Variable
 
 Array = np.ndarray[Any, Any]

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from nnl.converters.onnx.exporting.arrays.reduction import opened
-from nnl.converters.onnx.exporting.context import Exporter, Refused
-from nnl.converters.onnx.exporting.tensor import Call, Subgraph, Tensor
+from nnl.converters.onnx.exporting.nodes.context import Exporter, Refused
+from nnl.converters.onnx.exporting.nodes.tensor import Call, Subgraph, Tensor
 from nnl.converters.onnx.file.registry import onnx_export
 from nnl.core.graph.node import capture
-from nnl.core.interpreters.context import using
 from nnl.core.interpreters.interpreter import STATIC
+from nnl.core.settings.context import using
 from nnl.graph.control_flow.programs import input_specs, leaf, record
 from nnl.graph.program.program import Program
 

@@ -10,22 +10,22 @@ from typing import Any
 
 from nnl.converters.model import Model, Network
 from nnl.converters.onnx.exporting import families as _families  # noqa: F401  registers the handlers
-from nnl.converters.onnx.exporting.context import Exporter, Refused
 from nnl.converters.onnx.exporting.file import Contents, to_model, write
+from nnl.converters.onnx.exporting.nodes.context import Exporter, Refused
+from nnl.converters.onnx.exporting.nodes.tensor import Tensor
 from nnl.converters.onnx.exporting.open_sizes import OnnxOpener
-from nnl.converters.onnx.exporting.tensor import Tensor
 from nnl.converters.onnx.file.errors import OnnxError, UnsupportedOperator
 from nnl.converters.onnx.running.any_batch import AnyBatch, in_order
 from nnl.converters.open_networks import record_networks
 from nnl.core.graph.node import Node, Value, capture
 from nnl.core.graph.variable import Variable
 from nnl.core.parameters.parameter import get_parameters, parameter_scope
+from nnl.graph.lowering.infer_again import infer_again
+from nnl.graph.lowering.lowering import lower
 from nnl.graph.open_sizes.recording import Axes, OpenGraphs, record_open
-from nnl.graph.open_sizes.sizes import Dim
-from nnl.graph.passes.input_types import DEFAULTS, computed_type
-from nnl.graph.program.infer_again import infer_again
-from nnl.graph.program.lowering import lower
-from nnl.graph.program.saving import record_function
+from nnl.graph.passes.rewriting.input_types import DEFAULTS, computed_type
+from nnl.graph.program.sizes import Dim
+from nnl.graph.saving.saving import record_function
 
 logger = logging.getLogger("nnl")
 

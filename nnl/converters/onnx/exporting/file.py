@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nnl.converters.onnx.exporting.context import Exporter, onnx_type
-from nnl.converters.onnx.exporting.tensor import NodeRecord, Subgraph, Tensor, as_initializer
+from nnl.converters.onnx.exporting.nodes.context import Exporter, onnx_type
+from nnl.converters.onnx.exporting.nodes.tensor import NodeRecord, Subgraph, Tensor, as_initializer
 from nnl.converters.onnx.file.errors import UnsupportedOperator
 from nnl.core.parameters.atomic import replacing
 

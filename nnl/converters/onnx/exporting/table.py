@@ -7,10 +7,10 @@ It prints the page docs/onnx_export.md; a test compares the two.
 from __future__ import annotations
 
 from nnl.converters.onnx.exporting import families as _families  # noqa: F401  registers the handlers
-from nnl.converters.onnx.exporting.context import has_parts
 from nnl.converters.onnx.exporting.exporter import OLDEST_OPSET
-from nnl.converters.onnx.exporting.older_opsets import FORM
-from nnl.converters.onnx.exporting.refusals import NO_MEANING
+from nnl.converters.onnx.exporting.nodes.context import has_parts
+from nnl.converters.onnx.exporting.nodes.older_opsets import FORM
+from nnl.converters.onnx.exporting.nodes.refusals import NO_MEANING
 from nnl.converters.onnx.file.registry import ONNX
 from nnl.core.ops.op import OPS
 

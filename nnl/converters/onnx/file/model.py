@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from nnl.converters.onnx.file.errors import OnnxError, UnsupportedOperator
 from nnl.converters.onnx.file.operators import Node, UnknownNode
 
 if TYPE_CHECKING:
-    from nnl.converters.onnx.running.strings import Words
+    pass
 
 
 @dataclass(frozen=True)
@@ -154,13 +153,6 @@ class Model:
     metadata: dict[str, str] = field(default_factory=dict)
     file: str = ""
     tables: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
-
-    @cached_property
-    def words(self) -> Words:
-        """The strings that the model knows."""
-        from nnl.converters.onnx.running.strings import Words
-
-        return Words(self)
 
     def walk(self) -> Iterator[Node]:
         """Every node of the graph and its subgraphs."""

@@ -109,33 +109,3 @@ def one_to_one() -> dict[str, Any]:
 @cache
 def _one_to_one(known: int) -> dict[str, Any]:
     return {op.onnx.op_type: op for op in OPS.values() if op.onnx is not None}
-
-
-def support_table() -> list[tuple[str, str, str, str]]:
-    """Rows (domain, operator, import, export) of everything that is converted.
-
-    import is "handler", "table" (one to one) or "function body"; export lists the nnl functions
-    that are written with a handler of their own or one to one.
-    """
-    from onnx import defs
-
-    from nnl.converters.onnx.importing import families as _handlers  # noqa: F401  registers
-
-    exports: dict[str, list[str]] = {}
-    for op in OPS.values():
-        if op.onnx is not None:
-            exports.setdefault(op.onnx.op_type, []).append(op.name)
-    table = one_to_one()
-    rows = []
-    newest = {(s.domain, s.name): s for s in defs.get_all_schemas()}
-    for (domain, name), schema in sorted(newest.items()):
-        if (domain, name) in ONNX.imports:
-            how = "handler"
-        elif domain == "" and name in table:
-            how = "table"
-        elif schema.has_function or schema.has_context_dependent_function:
-            how = "function body"
-        else:
-            how = ""
-        rows.append((domain or "ai.onnx", name, how, ", ".join(sorted(exports.get(name, [])))))
-    return rows

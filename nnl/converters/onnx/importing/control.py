@@ -21,7 +21,7 @@ from nnl.converters.onnx.importing.control_values import (
     take_row,
 )
 from nnl.converters.onnx.importing.shape import joined, part
-from nnl.converters.onnx.running.values import (
+from nnl.converters.onnx.values.values import (
     Rows,
     Sized,
     array,

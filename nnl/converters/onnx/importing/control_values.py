@@ -12,8 +12,8 @@ import numpy as np
 
 import nnl.functions as F
 from nnl.converters.onnx.file.errors import OnnxError, UnsupportedOperator
-from nnl.converters.onnx.running.counted import counted
-from nnl.converters.onnx.running.values import (
+from nnl.converters.onnx.values.counted import counted
+from nnl.converters.onnx.values.values import (
     Counted,
     Rows,
     Sized,
@@ -28,8 +28,8 @@ from nnl.converters.onnx.running.values import (
     var,
 )
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import STATE
 from nnl.core.ops.op import OPS
+from nnl.core.settings.context import STATE
 from nnl.graph import scan, switch, while_loop
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from nnl.converters.onnx.file.errors import OnnxError
 from nnl.converters.onnx.file.registry import onnx_import
 from nnl.converters.onnx.importing.arithmetic import half_to_even
 from nnl.converters.onnx.importing.resizing import resized
-from nnl.converters.onnx.running.counted import suppressed
-from nnl.converters.onnx.running.values import array, axis_of, ints, known, scalar, shape_of, var
+from nnl.converters.onnx.values.counted import suppressed
+from nnl.converters.onnx.values.values import array, axis_of, ints, known, scalar, shape_of, var
 
 
 @onnx_import("Upsample")

@@ -12,8 +12,8 @@ import nnl.functions as F
 from nnl.converters.onnx.file.errors import OnnxError
 from nnl.converters.onnx.file.registry import onnx_import
 from nnl.converters.onnx.importing.arithmetic import pair
-from nnl.converters.onnx.running import counted
-from nnl.converters.onnx.running.values import (
+from nnl.converters.onnx.values import counted
+from nnl.converters.onnx.values.values import (
     array,
     axis_of,
     check_size,

@@ -13,7 +13,7 @@ from nnl.converters.onnx.file.errors import OnnxError
 from nnl.converters.onnx.file.registry import onnx_import
 from nnl.converters.onnx.importing.arithmetic import pair, truncated
 from nnl.converters.onnx.importing.shape import axes_given
-from nnl.converters.onnx.running.values import (
+from nnl.converters.onnx.values.values import (
     array,
     axis_of,
     broadcast,

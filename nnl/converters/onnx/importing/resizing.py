@@ -10,7 +10,7 @@ import numpy as np
 
 import nnl.functions as F
 from nnl.converters.onnx.file.errors import OnnxError
-from nnl.converters.onnx.running.values import check_size, reshape, transpose, var
+from nnl.converters.onnx.values.values import check_size, reshape, transpose, var
 from nnl.functions.onnx_resize import cubic_weights, nearest, positions
 
 _MODES = ("nearest", "linear", "cubic")

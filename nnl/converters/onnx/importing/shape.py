@@ -12,7 +12,7 @@ import nnl.functions as F
 from nnl.converters.onnx.file.errors import OnnxError
 from nnl.converters.onnx.file.registry import onnx_import
 from nnl.converters.onnx.file.tensors import dtype_of_code
-from nnl.converters.onnx.running.values import (
+from nnl.converters.onnx.values.values import (
     Sized,
     array,
     axis_of,

@@ -12,7 +12,7 @@ from nnl.converters.onnx.file.errors import OnnxError
 from nnl.converters.onnx.file.registry import onnx_import
 from nnl.converters.onnx.file.tensors import dtype_of_code
 from nnl.converters.onnx.importing.shape import padded, part
-from nnl.converters.onnx.running.values import axis_of, check_size, scalar, transpose, var
+from nnl.converters.onnx.values.values import axis_of, check_size, scalar, transpose, var
 
 
 @onnx_import("DFT")

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnl.core.arrays.array import NdArray
+from nnl.core.graph.casts import widened
 from nnl.core.graph.node import Node, Value, capture
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import using
-from nnl.core.ops.casts import widened
 from nnl.core.ops.op import OPS
+from nnl.core.settings.context import using
 
 Key = tuple[int, int]
 Shape = tuple[int, ...]

@@ -17,7 +17,7 @@ import numpy as np
 from nnl.converters.onnx.file.model import Model
 from nnl.converters.onnx.file.operators import Node
 from nnl.converters.onnx.running.interpreter import Interpreter
-from nnl.converters.onnx.running.values import dtype_of, is_float, is_var
+from nnl.converters.onnx.values.values import dtype_of, is_float, is_var
 from nnl.core.graph.node import Value
 
 FLOAT = 1  # onnx.TensorProto.FLOAT

@@ -14,7 +14,7 @@ from nnl.converters.onnx.file.operators import Node, default_of
 from nnl.converters.onnx.file.reader import Reader, check_names, opsets_of
 from nnl.converters.onnx.file.tensors import code_of_dtype
 from nnl.converters.onnx.file.writer import node_message
-from nnl.converters.onnx.running.values import dtype_of, shape_of
+from nnl.converters.onnx.values.values import dtype_of, shape_of
 
 Body = tuple[Graph, dict[str, int]]
 

@@ -18,11 +18,11 @@ from nnl.converters.onnx.file.errors import DAMAGE, OnnxError, UnsupportedOperat
 from nnl.converters.onnx.file.model import Graph, Model, UnknownNode
 from nnl.converters.onnx.file.operators import Node
 from nnl.converters.onnx.file.registry import ONNX, one_to_one
-from nnl.converters.onnx.importing.table import table_handler
-from nnl.converters.onnx.running.counted import follow
 from nnl.converters.onnx.running.function_bodies import body_of_function, body_of_schema
-from nnl.converters.onnx.running.strings import has_text
-from nnl.converters.onnx.running.values import (
+from nnl.converters.onnx.running.table import table_handler
+from nnl.converters.onnx.values.counted import follow
+from nnl.converters.onnx.values.strings import has_text, words_of
+from nnl.converters.onnx.values.values import (
     Counted,
     Rows,
     Sized,
@@ -35,9 +35,9 @@ from nnl.converters.onnx.running.values import (
     var,
 )
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import STATE, using
-from nnl.core.interpreters.context import Context as Device
 from nnl.core.interpreters.interpreter import EAGER
+from nnl.core.settings.context import STATE, using
+from nnl.core.settings.context import Context as Device
 
 # what makes tables of sizes
 _MAKERS = "ConstantOfShape", "Expand", "EyeLike", "NonZero", "Range", "Tile"
@@ -177,12 +177,12 @@ class Interpreter:
     def _call(self, node: Node, values: list[Any], captured: list[Any]) -> list[Any]:
         handler = self.handler(node)
         if has_text(values):
-            values = self.model.words.inputs_of(node, values)
+            values = words_of(self.model).inputs_of(node, values)
         seen = [*values, *captured]
         constant = not any(map(_holds_variable, seen)) and not draws(node)
         constant = constant and not _stored(node, values)
         changes: dict[str, Any] = {"origin": STATE.origin or node.label}
-        if constant and not known_now():
+        if constant and not STATE.auto_forward:
             changes.update(interpreter=EAGER, no_grad=True)
         if any(
             not (v is None or isinstance(v, (list, Rows))) and dtype_of(v) == np.float64
@@ -288,11 +288,6 @@ class Interpreter:
             self.opsets = before
 
 
-def known_now() -> bool:
-    """Whether functions compute when they are called."""
-    return STATE.auto_forward
-
-
 _DOUBLE: list[Device] = []
 
 
@@ -308,7 +303,7 @@ def _holds_variable(x: Any) -> bool:
 
 def _stored(node: Node, values: Sequence[Any]) -> bool:
     """Whether a node gives weights that a static graph keeps in 8 bits."""
-    if node.op_type != "DequantizeLinear" or known_now():
+    if node.op_type != "DequantizeLinear" or STATE.auto_forward:
         return False
     kind = dtype_of(values[0])
     return kind.kind in "iu" and kind.itemsize == 1 and np.size(values[0]) > 1

@@ -15,15 +15,14 @@ import numpy as np
 from nnl.converters.onnx.file.errors import OnnxError, UnsupportedOperator
 from nnl.converters.onnx.file.model import Graph, Model, ValueInfo
 from nnl.converters.onnx.file.reader import naming, read
-from nnl.converters.onnx.importing import families as _handlers  # noqa: F401  registers the importers
-from nnl.converters.onnx.running.counted import finished
+from nnl.converters.onnx.running import families as _handlers  # noqa: F401  registers the importers
 from nnl.converters.onnx.running.exactness import ExactInterpreter
 from nnl.converters.onnx.running.interpreter import Interpreter, Scope
 from nnl.converters.onnx.running.plans import ModelPlans
-from nnl.converters.onnx.running.values import array, dtype_of, is_float, is_var, tagged
 from nnl.converters.onnx.running.weights import constants_of, frozen_of, parameter_names
+from nnl.converters.onnx.values.counted import finished
+from nnl.converters.onnx.values.values import array, dtype_of, is_float, is_var, tagged
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import using
 from nnl.core.interpreters.interpreter import EAGER, STATIC
 from nnl.core.parameters.parameter import (
     all_or_nothing,
@@ -31,6 +30,7 @@ from nnl.core.parameters.parameter import (
     get_parameter,
     get_parameter_or_create,
 )
+from nnl.core.settings.context import using
 
 logger = logging.getLogger("nnl")
 

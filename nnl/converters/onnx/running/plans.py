@@ -14,16 +14,16 @@ from nnl.converters.onnx.file.operators import Node
 from nnl.converters.onnx.importing.learning.features import dicts, labels
 from nnl.converters.onnx.running.exactness import OF_INPUTS, made_whole
 from nnl.converters.onnx.running.interpreter import draws
-from nnl.converters.onnx.running.strings import STRING
-from nnl.converters.onnx.running.values import dtype_of, is_var, tagged
+from nnl.converters.onnx.values.strings import STRING, words_of
+from nnl.converters.onnx.values.values import dtype_of, is_var, tagged
 from nnl.core.arrays.array import NdArray
 from nnl.core.graph.node import capture
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.caches import Plans
-from nnl.core.interpreters.context import EPOCH, SPACES, STATE
+from nnl.core.ops.caches import Plans
 from nnl.core.parameters.parameter import get_current_parameter_scope
+from nnl.core.settings.context import EPOCH, SPACES, STATE
+from nnl.graph.lowering.lowering import lower, settle
 from nnl.graph.plan.plan import Plan
-from nnl.graph.program.lowering import lower, settle
 from nnl.graph.program.turns import Runners, Turns
 
 KEPT = 8  # plans of a model: each has memory of its own, and weights as its kernels want them
@@ -86,7 +86,7 @@ class ModelPlans:
             if type(value) is not np.ndarray or value.dtype != info.dtype:
                 return None
             if value.dtype == STRING:
-                value = self.model.words.numbers(value)
+                value = words_of(self.model).numbers(value)
             if small and value.dtype.kind in "if" and not _is_small(value):
                 return None
             given.append(value)
@@ -205,7 +205,7 @@ class ModelPlan:
         if names is not None:
             return dicts(names, value)
         if dtype == STRING and value.dtype != STRING:
-            return self._plans.model.words.words(value)
+            return words_of(self._plans.model).words(value)
         return np.array(value, dtype)
 
     def _value(self, y: Variable) -> Array:

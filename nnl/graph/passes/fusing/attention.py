@@ -13,8 +13,8 @@ import numpy as np
 from nnl.core.arrays.spec import Spec
 from nnl.ext.library import Library, kernel_names
 from nnl.graph.passes.fusing.softmax import fuse_softmax
-from nnl.graph.passes.prune import prune
-from nnl.graph.passes.rewriter import Rewriter
+from nnl.graph.passes.rewriting.prune import prune
+from nnl.graph.passes.rewriting.rewriter import Rewriter
 from nnl.graph.program.program import Program, Step
 
 FORWARD, BACKWARD = "attention", "attention_backward"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from nnl.ext.library import Library, kernel_names
 from nnl.graph.passes.fusing.attention import BACKWARD
-from nnl.graph.passes.rewriter import Rewriter
+from nnl.graph.passes.rewriting.rewriter import Rewriter
 from nnl.graph.program.program import Program, Step
 
 PACKED, PACKED_BACKWARD = "attention_packed", "attention_packed_backward"

@@ -10,7 +10,7 @@ from nnl.core.ops.op import OPS
 from nnl.core.ops.schema import extends
 from nnl.ext.library import Library, kernel_names
 from nnl.graph.passes.fusing.elementwise import FLOATS
-from nnl.graph.passes.rewriter import Rewriter
+from nnl.graph.passes.rewriting.rewriter import Rewriter
 from nnl.graph.program.program import Program, Step
 
 NORMALIZE, ADD, NOTHING = "batch_normalization", "add2", "identity"

@@ -7,7 +7,7 @@ import numpy as np
 
 from nnl.core.arrays.spec import Spec
 from nnl.ext.library import Library, kernel_names
-from nnl.graph.passes.rewriter import Rewriter
+from nnl.graph.passes.rewriting.rewriter import Rewriter
 from nnl.graph.program.program import Program, Step
 
 FORWARD, BACKWARD = "max_pooling_arg", "max_pooling_arg_backward"

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from nnl.ext.library import Library, kernel_names
-from nnl.graph.passes.rewriter import Rewriter
+from nnl.graph.passes.rewriting.rewriter import Rewriter
 from nnl.graph.program.program import Program, Step
 
 FUSED = "batch_matmul_bias"

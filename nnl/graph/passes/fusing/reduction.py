@@ -8,8 +8,8 @@ from typing import Any
 from nnl.core.ops.elementwise import is_elementwise, program_of
 from nnl.ext.library import PROGRAM, Library, kernel_names
 from nnl.graph.passes.fusing.elementwise import FLOATS, READ
-from nnl.graph.passes.prune import prune
-from nnl.graph.passes.rewriter import Rewriter
+from nnl.graph.passes.rewriting.prune import prune
+from nnl.graph.passes.rewriting.rewriter import Rewriter
 from nnl.graph.program.program import Program, Step
 
 NONE, SUM = 0, 1  # how an output is reduced

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes that choose kernels, orders in memory and types, and what of it is kept between runs."""
+"""Passes that choose kernels, and orders and types of elements in memory; what undoes that."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nnl.core.interpreters.context import half_type
+from nnl.core.settings.context import half_type
 from nnl.ext.library import BFLOAT16, HOST, Library
 from nnl.graph.passes.fusing.updates import KERNEL, is_update, joined
 from nnl.graph.program.program import Program, Step

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from nnl.converters.onnx.exporting.arrays.elementwise import choose
-from nnl.converters.onnx.exporting.context import Exporter
-from nnl.converters.onnx.exporting.tensor import Call, Tensor
+from nnl.converters.onnx.exporting.nodes.context import Exporter
+from nnl.converters.onnx.exporting.nodes.tensor import Call, Tensor
 from nnl.converters.onnx.file.registry import onnx_export
 
 LAST, BEFORE_FIRST = 2**63 - 1, -(2**63) + 1  # Slice cuts them off at the ends of the axis

@@ -9,8 +9,8 @@ from math import prod
 import numpy as np
 
 from nnl.converters.onnx.exporting.arrays.elementwise import scaled
-from nnl.converters.onnx.exporting.context import Exporter
-from nnl.converters.onnx.exporting.tensor import Call, Tensor
+from nnl.converters.onnx.exporting.nodes.context import Exporter
+from nnl.converters.onnx.exporting.nodes.tensor import Call, Tensor
 from nnl.converters.onnx.file.registry import onnx_export
 from nnl.functions.einsum import parse
 

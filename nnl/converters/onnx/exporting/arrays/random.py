@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.onnx.exporting.context import Exporter
-from nnl.converters.onnx.exporting.tensor import Call, Tensor
+from nnl.converters.onnx.exporting.nodes.context import Exporter
+from nnl.converters.onnx.exporting.nodes.tensor import Call, Tensor
 from nnl.converters.onnx.file.registry import onnx_export
-from nnl.core.interpreters.context import using
+from nnl.core.settings.context import using
 
 
 @onnx_export("constant")

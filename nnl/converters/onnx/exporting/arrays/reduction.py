@@ -8,8 +8,8 @@ from math import prod
 import numpy as np
 
 from nnl.converters.onnx.exporting.arrays.elementwise import choose
-from nnl.converters.onnx.exporting.context import Exporter, Refused
-from nnl.converters.onnx.exporting.tensor import Call, Tensor
+from nnl.converters.onnx.exporting.nodes.context import Exporter, Refused
+from nnl.converters.onnx.exporting.nodes.tensor import Call, Tensor
 from nnl.converters.onnx.file.registry import onnx_export
 
 _TOTALS = {"sum": "ReduceSum", "mean": "ReduceMean", "prod": "ReduceProd"}

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.onnx.exporting.context import Exporter, Refused
-from nnl.converters.onnx.exporting.tensor import Call, Tensor
+from nnl.converters.onnx.exporting.nodes.context import Exporter, Refused
+from nnl.converters.onnx.exporting.nodes.tensor import Call, Tensor
 from nnl.converters.onnx.file.registry import onnx_export
 from nnl.core.ops.op import OPS
 from nnl.functions.pooling import layout, split

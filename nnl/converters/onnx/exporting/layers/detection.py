@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 
 from nnl.converters.onnx.exporting.arrays.elementwise import choose
-from nnl.converters.onnx.exporting.context import Exporter
-from nnl.converters.onnx.exporting.tensor import Call, Tensor
+from nnl.converters.onnx.exporting.nodes.context import Exporter
+from nnl.converters.onnx.exporting.nodes.tensor import Call, Tensor
 from nnl.converters.onnx.file.registry import onnx_export
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from nnl.converters.onnx.exporting.arrays.elementwise import choose, rounded
-from nnl.converters.onnx.exporting.context import Exporter, Refused
-from nnl.converters.onnx.exporting.tensor import Call, Tensor
+from nnl.converters.onnx.exporting.nodes.context import Exporter, Refused
+from nnl.converters.onnx.exporting.nodes.tensor import Call, Tensor
 from nnl.converters.onnx.file.registry import onnx_export
 from nnl.functions.inq import powers_of_two
 from nnl.functions.linear_quantization import INTEGERS

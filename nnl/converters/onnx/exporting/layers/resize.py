@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from nnl.converters.onnx.exporting.arrays.elementwise import choose
-from nnl.converters.onnx.exporting.context import Exporter
 from nnl.converters.onnx.exporting.layers.convolution import channels_first
-from nnl.converters.onnx.exporting.tensor import Call, Tensor
+from nnl.converters.onnx.exporting.nodes.context import Exporter
+from nnl.converters.onnx.exporting.nodes.tensor import Call, Tensor
 from nnl.converters.onnx.file.registry import onnx_export
 from nnl.functions.interpolate import settings, split, taps
 from nnl.functions.onnx_resize import CROP

@@ -13,7 +13,7 @@ import nnl.functions as F
 from nnl.converters.onnx.file.errors import OnnxError
 from nnl.converters.onnx.file.registry import onnx_import
 from nnl.converters.onnx.importing.shape import padded
-from nnl.converters.onnx.running.values import (
+from nnl.converters.onnx.values.values import (
     array,
     check_size,
     ints,

@@ -14,7 +14,7 @@ from nnl.converters.onnx.file.registry import onnx_import
 from nnl.converters.onnx.file.tensors import dtype_of_code
 from nnl.converters.onnx.importing.arithmetic import pair
 from nnl.converters.onnx.importing.shape import padded, part
-from nnl.converters.onnx.running.values import (
+from nnl.converters.onnx.values.values import (
     array,
     axis_of,
     check_size,

@@ -22,7 +22,7 @@ from nnl.converters.onnx.file.registry import onnx_import
 from nnl.converters.onnx.importing.indexing import scatter
 from nnl.converters.onnx.importing.layers.convolution import window
 from nnl.converters.onnx.importing.shape import padded
-from nnl.converters.onnx.running.values import (
+from nnl.converters.onnx.values.values import (
     array,
     check_size,
     ints,

@@ -16,7 +16,7 @@ import nnl.functions as F
 from nnl.converters.onnx.file.errors import OnnxError
 from nnl.converters.onnx.file.registry import onnx_import
 from nnl.converters.onnx.importing.shape import part
-from nnl.converters.onnx.running.values import array, reshape, transpose, var
+from nnl.converters.onnx.values.values import array, reshape, transpose, var
 from nnl.graph import scan
 
 Function = Callable[[Any], Any]

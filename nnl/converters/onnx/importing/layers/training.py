@@ -11,10 +11,10 @@ import nnl.functions as F
 from nnl.converters.onnx.file.errors import OnnxError
 from nnl.converters.onnx.file.model import Graph, ValueInfo
 from nnl.converters.onnx.file.registry import onnx_import
-from nnl.converters.onnx.running.values import dtype_of, scalar, tagged, var
-from nnl.core.graph.grad import grad
+from nnl.converters.onnx.values.values import dtype_of, scalar, tagged, var
+from nnl.core.differentiation.grad import grad
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import using
+from nnl.core.settings.context import using
 
 DOMAIN = "ai.onnx.preview.training"
 
@@ -86,7 +86,7 @@ def gradient(ctx: Any, node: Any, *values: Any) -> Any:
         raise OnnxError(f"has {len(values)} inputs for xs {xs} and zs {zs}")
     part = _part_between(ctx.scope.graph, names, node.y)
     fed: list[Any] = [_leaf(v) for v in values[: len(xs)]]
-    with using(no_grad=False, record=True):
+    with using(no_grad=False, make_nodes=True):
         (y,) = ctx.run(part, [*fed, *values[len(xs) :]], ctx.scope)
         if not isinstance(y, Variable):
             raise OnnxError(f"y {node.y!r} does not depend on xs {xs}")

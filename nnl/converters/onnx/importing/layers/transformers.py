@@ -12,10 +12,10 @@ import numpy as np
 import nnl.functions as F
 from nnl.converters.onnx.file.errors import OnnxError
 from nnl.converters.onnx.file.registry import onnx_import
-from nnl.converters.onnx.importing.quantized.values import chosen, columns, real, run
 from nnl.converters.onnx.importing.reduction import product
 from nnl.converters.onnx.importing.shape import part
-from nnl.converters.onnx.running.values import (
+from nnl.converters.onnx.values.codes import chosen, columns, real, run
+from nnl.converters.onnx.values.values import (
     array,
     known,
     reshape,

@@ -12,8 +12,8 @@ from nnl.converters.onnx.file.errors import OnnxError
 from nnl.converters.onnx.file.registry import onnx_import
 from nnl.converters.onnx.importing.indexing import take
 from nnl.converters.onnx.importing.learning.models import ML, constant, fit, floats, rows
-from nnl.converters.onnx.running.strings import STRING, chosen, is_text
-from nnl.converters.onnx.running.values import (
+from nnl.converters.onnx.values.strings import STRING, chosen, is_text, words_of
+from nnl.converters.onnx.values.values import (
     array,
     check_size,
     dtype_of,
@@ -105,8 +105,8 @@ def positions(ctx: Any, x: Any, keys: Any) -> Any:
     if (keys.dtype == STRING) != is_text(x):
         raise OnnxError(f"compares {dtype_of(x)} with {keys.dtype}")
     if is_text(x):
-        table = np.full(len(ctx.model.words.strings) + 1, count, np.int64)
-        numbers = ctx.model.words.numbers(keys)
+        table = np.full(len(words_of(ctx.model).strings) + 1, count, np.int64)
+        numbers = words_of(ctx.model).numbers(keys)
         table[numbers[::-1] + 1] = np.arange(count)[::-1]
         return F.gather(var(table), x + 1.0, axis=0)
     if np.abs(keys[keys == keys]).max(initial=0) > 2**24 and keys.dtype.kind in "iu":

@@ -11,8 +11,8 @@ import nnl.functions as F
 from nnl.converters.onnx.file.errors import OnnxError
 from nnl.converters.onnx.file.registry import onnx_import
 from nnl.converters.onnx.importing.learning.trees import Tables, by_names, by_positions
-from nnl.converters.onnx.running.strings import chosen
-from nnl.converters.onnx.running.values import check_size, dtype_of, reshape, shape_of, var
+from nnl.converters.onnx.values.strings import chosen
+from nnl.converters.onnx.values.values import check_size, dtype_of, reshape, shape_of, var
 from nnl.core.ops.op import OPS
 from nnl.graph.control_flow.while_loop import while_loop
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from nnl.converters.onnx.file.errors import OnnxError
 from nnl.converters.onnx.file.registry import onnx_import
-from nnl.converters.onnx.running.values import check_size
+from nnl.converters.onnx.values.values import check_size
 
 MAX_STATES = 20_000  # of an automaton: counted repeats multiply them
 MAX_STEPS = 2 * 10**7  # states times characters

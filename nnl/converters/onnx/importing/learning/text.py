@@ -10,7 +10,7 @@ import numpy as np
 
 from nnl.converters.onnx.file.errors import OnnxError
 from nnl.converters.onnx.file.registry import onnx_import
-from nnl.converters.onnx.running.values import array, check_size
+from nnl.converters.onnx.values.values import array, check_size
 
 MAX_TEXT = 2**20  # characters of one string
 

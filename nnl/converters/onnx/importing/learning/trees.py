@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnl.converters.onnx.file.errors import OnnxError
-from nnl.converters.onnx.running.values import check_size
+from nnl.converters.onnx.values.values import check_size
 from nnl.functions.tree_ensemble import packed_nodes
 
 Array = np.ndarray[Any, Any]

@@ -17,7 +17,7 @@ from nnl.converters.onnx.importing.quantized.quantization import (
     dynamic_quantize_linear,
     qlinear_matmul,
 )
-from nnl.converters.onnx.importing.quantized.values import (
+from nnl.converters.onnx.values.codes import (
     as_real,
     bias_of,
     chosen,
@@ -27,7 +27,7 @@ from nnl.converters.onnx.importing.quantized.values import (
     run,
     stored,
 )
-from nnl.converters.onnx.running.values import is_var, shape_of, transpose
+from nnl.converters.onnx.values.values import is_var, shape_of, transpose
 
 MICROSOFT = "com.microsoft"
 microsoft = partial(onnx_import, domain=MICROSOFT)

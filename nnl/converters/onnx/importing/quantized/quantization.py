@@ -12,7 +12,8 @@ from nnl.converters.onnx.file.errors import OnnxError
 from nnl.converters.onnx.file.registry import onnx_import
 from nnl.converters.onnx.file.tensors import dtype_of_code
 from nnl.converters.onnx.importing.layers.convolution import convolved
-from nnl.converters.onnx.importing.quantized.values import (
+from nnl.converters.onnx.importing.shape import cast_to
+from nnl.converters.onnx.values.codes import (
     BYTES,
     as_bytes,
     as_real,
@@ -28,9 +29,7 @@ from nnl.converters.onnx.importing.quantized.values import (
     stored,
     wide,
 )
-from nnl.converters.onnx.importing.shape import cast_to
-from nnl.converters.onnx.running.interpreter import known_now
-from nnl.converters.onnx.running.values import (
+from nnl.converters.onnx.values.values import (
     array,
     dtype_of,
     is_float,
@@ -41,8 +40,8 @@ from nnl.converters.onnx.running.values import (
     var,
 )
 from nnl.core.graph.variable import Variable
-from nnl.core.interpreters.context import Context, using
 from nnl.core.interpreters.interpreter import EAGER
+from nnl.core.settings.context import STATE, Context, using
 
 CONVOLUTION = ("kernel_shape", "strides", "pads", "dilations", "group", "auto_pad")
 ONE = np.ones((), np.float32)
@@ -109,7 +108,7 @@ def dequantize_linear(ctx: Any, node: Any, x: Any, scale: Any, zero: Any = None)
     s = spread(checked_scale(scale, "x_scale"), shape_of(x), axis, block)
     checked_zero(zero, dtype_of(x), "x_zero_point")
     z = None if zero is None else spread(wide(zero), shape_of(x), axis, block)
-    if dtype_of(x) in BYTES and not known_now():
+    if dtype_of(x) in BYTES and not STATE.auto_forward:
         return as_real(x, s, np.zeros(shape_of(s), np.float32) if z is None else z)
     value = x if is_var(x) else x.astype(np.float32)
     if not is_var(value) and not is_var(s):

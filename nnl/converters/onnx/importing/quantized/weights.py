@@ -11,7 +11,7 @@ import numpy as np
 import nnl.functions as F
 from nnl.converters.onnx.file.errors import OnnxError
 from nnl.converters.onnx.file.registry import onnx_import
-from nnl.converters.onnx.running.values import array, reshape, shape_of, var
+from nnl.converters.onnx.values.values import array, reshape, shape_of, var
 
 
 @onnx_import("MatMulNBits", domain="com.microsoft")
