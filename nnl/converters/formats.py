@@ -67,11 +67,11 @@ class Format:
         write: Model, path, options -> nothing, or None.
         functions: Types of NNabla's functions that it can hold; None for all.
         operators: Model, version -> what functions become, sorted; None: they keep their types.
-        runtime: File, its name in messages -> what its users run it with, None where that is not
-            installed.
+        runtime: File, its name in messages -> what its users run it with; None: not installed.
         target: What networks are lowered for; `functions` is left out then, and
             `write` names everything that the format cannot hold.
         opens: Whether files can leave any size open.
+        claims: Paths -> whether files of an extension that another format has too are its own.
     """
 
     name: str
@@ -84,6 +84,7 @@ class Format:
     runtime: Callable[[str, str], Runtime | None] | None = None
     target: Callable[[], Target] | None = None
     opens: bool = False
+    claims: Callable[[Sequence[str]], bool] | None = None
 
     def known(self) -> set[str] | None:
         """Types of NNabla's functions that it can hold, if not with all arguments; None for all."""
@@ -224,8 +225,7 @@ def _read_tflite(path: str) -> Model:
 def _of_one_size(
     model: Model, options: WriteOptions, name: str, opens: Target | None = None
 ) -> Any:
-    """The network for the batch size of a format that has no versions, or, if it `opens`, its
-    operators for all sizes that the model leaves open."""
+    """The network for the batch size of a format without versions; its operators if it `opens`."""
     if options.version is not None:
         raise ValueError(f"the format {name} has no versions to choose from: leave -d out")
     if options.batch_size == -1 and opens is not None:
@@ -255,8 +255,7 @@ def _samples(file: str | None, network: Network) -> dict[str, Any] | None:
 
 
 def cost_of_bits(model: Model, path: str, target: Format, options: WriteOptions) -> str | None:
-    """What it costs that a file was written in 8 bits, in words; None where it was not, or where
-    nothing runs it."""
+    """What 8 bits cost, in words; None where a file has others, or where nothing runs it."""
     runtime = None if target.runtime is None else target.runtime(path, os.path.basename(path))
     if options.dataset is None or (runtime is None and target.name != "TFLITE"):
         return None
@@ -476,7 +475,9 @@ def read_model(paths: Sequence[str], named: str | None = None) -> tuple[Model, F
     Raises:
         ValueError: The files are of several formats, or of an unknown one.
     """
-    formats = {f.name: f for f in (format_of(p, named, False) for p in paths)}
+    own = {n: f for n, f in FORMATS.items() if f.claims is not None and f.claims(paths)}
+    formats = own if named is None else {}
+    formats = formats or {f.name: f for f in (format_of(p, named, False) for p in paths)}
     if len(formats) != 1:
         raise ValueError(f"the files are of several formats: {', '.join(sorted(formats))}")
     (found,) = formats.values()
@@ -486,8 +487,7 @@ def read_model(paths: Sequence[str], named: str | None = None) -> tuple[Model, F
 
 
 def unsupported(model: Model, target: Format) -> list[str]:
-    """Functions in the model that a format cannot hold, sorted: NNabla's types, or the names of
-    nnl's own functions, which have no type. None where the writer tells all."""
+    """Functions that a format cannot hold, sorted, by type or by name; none if its writer tells."""
     if target.functions is None:
         return []
     if isinstance(model, NnpModel):

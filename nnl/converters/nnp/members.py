@@ -10,7 +10,7 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -109,12 +109,18 @@ class Member:
         self._begin([buffer.data])
         return buffer
 
-    def arrays(self, places: Sequence[ArrayLocation]) -> list[Bytes]:
+    def arrays(
+        self, places: Sequence[ArrayLocation], into: Mapping[int, Bytes] | None = None
+    ) -> list[Bytes]:
         """The arrays in places that do not overlap, each in memory of its own.
 
         They may still be filled: `wait` before you use them.
+
+        Args:
+            into: Contiguous arrays of these types and sizes to be filled, by numbers of places.
         """
-        made = [empty(p.shape, p.dtype) for p in places]
+        there = into or {}
+        made = [there[i] if i in there else empty(p.shape, p.dtype) for i, p in enumerate(places)]
         views = [y.reshape(-1).view(np.uint8).data for y in made]
         parts: Parts = []
         at = 0

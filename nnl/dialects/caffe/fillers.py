@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from nnl.converters.caffe.messages import enum_name
 from nnl.core.ops import random
-from nnl.dialects.caffe.messages import enum_name
 
 Array = np.ndarray[Any, Any]
 FLOAT = np.float32

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nnl.converters.caffe.messages import messages
 from nnl.core.arrays.array import NdArray
 from nnl.core.graph.variable import Variable
 from nnl.dialects.caffe.fillers import ALIKE, fill
-from nnl.dialects.caffe.messages import messages
 from nnl.workspace import Operator, Tensor
 
 if TYPE_CHECKING:

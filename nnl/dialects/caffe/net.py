@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
+from nnl.converters.caffe.messages import included, lines_of, messages
+from nnl.converters.caffe.weights import Shapes, fits, read_net, read_weights, write_weights
 from nnl.core.arguments.suggest import did_you_mean
 from nnl.core.arrays.array import NdArray
 from nnl.dialects.caffe import layers as _layers  # noqa: F401  (they note themselves)
@@ -18,8 +20,6 @@ from nnl.dialects.caffe import python_layer as _python_layer  # noqa: F401
 from nnl.dialects.caffe.graph import Graph
 from nnl.dialects.caffe.layer import KINDS, MANY, Blob, Layer, Parameter
 from nnl.dialects.caffe.layers.data import Rows, feed
-from nnl.dialects.caffe.messages import included, lines_of, messages
-from nnl.dialects.caffe.model import fits, read_net, read_weights, write_weights
 from nnl.workspace import Function, Operator, Tensor, current
 
 Array = np.ndarray[Any, Any]
@@ -34,7 +34,8 @@ class Net:
         phase, weights: caffe.TRAIN or caffe.TEST, and the path of a .caffemodel; in either order.
         level, stages: Of the state that include and exclude rules see.
         shapes: {top: sizes} of layers that read databases: their tops are fed instead.
-        python: Whether layers in Python may run.
+        deploy: To be converted: no layer in Python runs, running statistics are divided at once,
+            and DetectionOutput gives all rows that there may be.
     Attributes:
         blobs: By name; of those that layers change in place, what they are in the end, except of
             inputs: what they are given.
@@ -53,7 +54,7 @@ class Net:
         level: int = 0,
         stages: Sequence[str] | None = None,
         shapes: Mapping[str, Sequence[int]] | None = None,
-        python: bool = True,
+        deploy: bool = False,
     ) -> None:
         for a in args:
             if isinstance(a, (str, os.PathLike)):
@@ -75,7 +76,7 @@ class Net:
         state.stage.extend(stages or ())
         self.phase = state.phase
         self.message.state.CopyFrom(state)
-        self.python, self.stale, self.behind = python, False, False
+        self.deploy, self.stale, self.behind = deploy, False, False
         self.workspace = current()
         name = self.message.name or "net"
         taken = {n.partition("/")[0] for n in self.workspace.tensors}
@@ -98,6 +99,10 @@ class Net:
         self._stored = {} if weights is None else read_weights(weights)
         self._problems: list[str] = []
         self._build(text, state, dict(shapes or {}))
+        for name in [n for n in self.params if n in self._stored]:
+            n, wanted = len(self._stored[name]), len(self.params[name])
+            if n > wanted:
+                self._problems.append(f"layer {name!r} has {n} parameters, wanted {wanted}")
         if self._problems:
             raise ValueError(f"{weights}: shapes of weights:\n  " + "\n  ".join(self._problems))
         self._stored = {}
@@ -445,26 +450,28 @@ class Net:
         Raises:
             ValueError: The file is damaged, or a shape differs; nothing is changed then.
         """
-        found = read_weights(path)
-        problems, pairs = [], []
-        for name, mine in self.params.items():
-            if name not in found:
-                continue
-            theirs = found[name]
+        found = read_weights(path, lambda shapes: self._places(path, shapes))
+        for name in found.keys() & self.params.keys():
+            for p, a in zip(self.params[name], found[name], strict=True):
+                if not np.may_share_memory(p.data, a):
+                    p.data[...] = a.reshape(p.shape)
+
+    def _places(self, path: str, shapes: Shapes) -> dict[tuple[str, int], Array]:
+        """Parameters that a file can be read into as they are; its shapes are those of layers."""
+        problems, places = [], {}
+        for name in [n for n in self.params if n in shapes]:
+            mine, theirs = self.params[name], shapes[name]
             if len(theirs) != len(mine):
                 problems.append(f"layer {name!r} has {len(theirs)} parameters, wanted {len(mine)}")
                 continue
-            for i, (p, a) in enumerate(zip(mine, theirs, strict=True)):
-                if fits(a.shape, p.shape):
-                    pairs.append((p, a))
-                else:
-                    problems.append(
-                        f"layer {name!r}: parameter {i} has {a.shape}, wanted {p.shape}"
-                    )
+            for i, (p, shape) in enumerate(zip(mine, theirs, strict=True)):
+                if not fits(tuple(shape), p.shape):
+                    problems.append(f"layer {name!r}: parameter {i} is {shape}, wanted {p.shape}")
+                elif not p.turned:
+                    places[name, i] = p.data
         if problems:
             raise ValueError(f"{path}: shapes of weights:\n  " + "\n  ".join(problems))
-        for p, a in pairs:
-            p.data[...] = a.reshape(p.shape)
+        return places
 
     def share_with(self, other: Net) -> None:
         """Use the memory of another network's parameters, of layers of one name.

@@ -104,7 +104,7 @@ class _Call(PythonFunction):
 @builds("Python", bottoms=(0, MANY), tops=(0, MANY))
 def python(layer: Built, *xs: Blob) -> None:
     p = layer.message.python_param
-    if not layer.net.python:
+    if layer.net.deploy:
         raise layer.fail("it is code in Python, which is not run here")
     try:
         found = getattr(importlib.import_module(p.module), p.layer)

@@ -13,10 +13,10 @@ import numpy as np
 
 import nnl.functions as F
 import nnl.solvers as S
+from nnl.converters.caffe.messages import enum_name, messages, parse_text
+from nnl.converters.caffe.weights import blob_parts, nested, parse_binary, values_of, write_whole
 from nnl.core.arguments.suggest import did_you_mean
 from nnl.core.ops import random
-from nnl.dialects.caffe.messages import enum_name, messages, parse_text
-from nnl.dialects.caffe.model import _values, blob_parts, nested, parse_binary, write_whole
 from nnl.dialects.caffe.net import TEST, TRAIN, Net
 from nnl.logger import logger
 from nnl.workspace import Function, Tensor, Updater, gradients
@@ -216,6 +216,8 @@ class Solver:
                 if self.iter or p.test_initialization:
                     self.test_all()
             loss, values = 0.0, []
+            if p.iter_size > 1:
+                self.net.clear_param_diffs()
             for _ in range(p.iter_size):
                 self.net.next_batch()
                 if self.net.stale:
@@ -330,7 +332,7 @@ class Solver:
         with open(path, "rb") as file:
             state = parse_binary("SolverState", file.read(), path)
         pairs = self._arrays()
-        arrays = [_values(b, path) for b in state.history]
+        arrays = [values_of(b, path) for b in state.history]
         if len(arrays) != len(pairs):
             raise ValueError(
                 f"{path}: {len(arrays)} states, wanted {len(pairs)} of {self.param.type}"

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import nnl.dialects.caffe as caffe
+from nnl.converters.caffe.messages import parse_text
 from nnl.dialects.caffe.layer import KINDS
-from nnl.dialects.caffe.messages import parse_text
 from nnl.workspace import Workspace
 
 torch = pytest.importorskip("torch")

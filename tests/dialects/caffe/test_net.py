@@ -9,7 +9,7 @@ import pytest
 
 import nnl as nn
 import nnl.dialects.caffe as caffe
-from nnl.dialects.caffe.messages import messages, parse_text
+from nnl.converters.caffe.messages import messages, parse_text
 from nnl.workspace import Function, Workspace, current
 from tests.dialects.caffe import networks
 
@@ -374,7 +374,7 @@ def test_layers_in_python_compute_and_read_data(monkeypatch):
     s.step(2)
     np.testing.assert_allclose(s.net.params["a"][0].data, 1 - 0.1 * 3 * 2 * (1 + 2), rtol=1e-5)
     with pytest.raises(ValueError, match="is code in Python, which is not run here"):
-        net_of(text, caffe.TEST, python=False)
+        net_of(text, caffe.TEST, deploy=True)
 
 
 def test_data_comes_from_memory_fillers_and_files(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import nnl.dialects.caffe as caffe
-from nnl.dialects.caffe.messages import messages, parse_text
+from nnl.converters.caffe.messages import messages, parse_text
 from nnl.workspace import Workspace
 
 NET = """name: "line" layer { name: "data" type: "Input" top: "x" top: "t"

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from nnl.converters.caffe.messages import messages
 from nnl.core.arguments.suggest import did_you_mean
 from nnl.core.ops import random
 from nnl.dialects.caffe.fillers import fill
 from nnl.dialects.caffe.layer import MANY, Blob, Layer, builds
-from nnl.dialects.caffe.messages import messages
 
 Array = np.ndarray[Any, Any]
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
+from nnl.converters.caffe.messages import enum_name
 from nnl.dialects.caffe.layer import Blob, Layer, builds
 from nnl.dialects.caffe.layers.neurons import constant
-from nnl.dialects.caffe.messages import enum_name
 from nnl.graph.open_sizes.at_most import at_most
 
 
@@ -134,17 +134,18 @@ def detection_output(layer: Layer, loc: Blob, conf: Blob, prior: Blob) -> None:
             boxes += [corners] * len(group)
         flat = F.reshape(F.concatenate(*kept, axis=1), (n, -1))
         every = F.reshape(F.concatenate(*boxes, axis=1), (n, -1, 4))
-        return rows_of(flat, every, labels, priors, p.keep_top_k)
+        return rows_of(flat, every, labels, priors, p.keep_top_k, layer.net.deploy)
 
     layer.op(compute, loc, conf, prior)
 
 
-def rows_of(scores: Any, boxes: Any, labels: list[int], priors: int, most: int) -> Any:
+def rows_of(scores: Any, boxes: Any, labels: list[int], priors: int, most: int, whole: bool) -> Any:
     """(1, 1, M, 7): image, label, score and corners of what has a score, in Caffe's order.
 
     Args:
         scores: (N, labels x priors).
         boxes: (N, labels x priors, 4).
+        whole: Give as many rows as there may be, zeros where there are fewer.
     """
     n, size = scores.shape
     k = min(most, size) if most > 0 else size
@@ -162,5 +163,9 @@ def rows_of(scores: Any, boxes: Any, labels: list[int], priors: int, most: int) 
     columns = [F.reshape(v, (n, k, 1)) for v in (image, label, best)]
     rows = F.reshape(F.concatenate(*columns, corners, axis=2), (n * k, 7))
     there = F.greater_scalar(F.reshape(best, (n * k,)), 0.0)
+    place = constant(np.arange(n * k).reshape(-1, 1))
     rows = F.gather(rows, F.sort(1 - there, only_index=True), axis=0)
+    if whole:
+        count = F.reshape(F.sum(there), (1, 1))
+        return F.reshape(rows * F.less(place, count + place * 0), (1, 1, n * k, 7))
     return at_most(F.reshape(rows, (1, 1, n * k, 7)), F.sum(there), axis=2)

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
+from nnl.converters.caffe.messages import enum_name
+from nnl.converters.caffe.weights import read_blob
 from nnl.core.ops.op import OPS
 from nnl.dialects.caffe.layer import Blob, Layer, builds
 from nnl.dialects.caffe.layers.neurons import constant
-from nnl.dialects.caffe.messages import enum_name
-from nnl.dialects.caffe.model import read_blob
 
 TINY = 1e-20  # the least probability whose logarithm is taken
 

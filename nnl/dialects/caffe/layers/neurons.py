@@ -141,6 +141,11 @@ def batch_norm(layer: Layer, x: Blob) -> None:
     for shape in ((c,), (c,), (1,)):
         layer.weight(shape, None)
     stats = list(layer.blobs)
+    if layer.net.deploy and stored:
+        mean, variance, count = (s.data for s in stats)
+        for sums in (mean, variance):
+            sums *= 1 / count if count else 0
+        count[...] = 1
     normalize(layer, x, stats, stored, p)
     y = layer.tops[-1]
 
@@ -168,10 +173,12 @@ def normalize(
         return [None if v is None else row(v, x) for v in (beta, gamma)]
 
     def by_stored(x: Any, mean: Any, variance: Any, count: Any, *factors: Any) -> Any:
-        zero = F.equal_scalar(count, 0.0)
-        factor = (1 - zero) / (count + zero)
+        if not layer.net.deploy:
+            zero = F.equal_scalar(count, 0.0)
+            factor = (1 - zero) / (count + zero)
+            mean, variance = mean * factor, variance * factor
         return F.batch_normalization(
-            x, *affine(x, factors), row(mean * factor, x), row(variance * factor, x),
+            x, *affine(x, factors), row(mean, x), row(variance, x),
             axes=(1 if x.ndim > 1 else 0,), eps=eps, batch_stat=False,
         )  # fmt: skip
 

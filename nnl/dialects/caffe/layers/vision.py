@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
+from nnl.converters.caffe.messages import enum_name
+from nnl.converters.caffe.writer import pooled_size
 from nnl.core.ops.op import OPS
 from nnl.dialects.caffe.layer import MANY, Blob, Layer, builds
 from nnl.dialects.caffe.layers.neurons import constant
-from nnl.dialects.caffe.messages import enum_name
 
 Sizes = tuple[int, ...]
 
@@ -63,14 +64,6 @@ def convolution(layer: Layer, *xs: Blob) -> None:
     function = F.deconvolution if back else F.convolution
     for x in xs:
         layer.op(lambda x, w, *b: function(x, w, *b, base_axis=axis, group=group, **at), x, w, *b)
-
-
-def pooled_size(size: int, k: int, s: int, p: int, up: bool) -> int:
-    """Number of windows along an axis: Caffe's rounding."""
-    whole = (size + 2 * p - k) / s
-    n = (math.ceil(whole) if up else math.floor(whole)) + 1
-    # the last window begins inside of the image or its left padding
-    return n - 1 if p and (n - 1) * s >= size + p else n
 
 
 def pool(x: Any, kernel: Sizes, stride: Sizes, pad: Sizes, largest: bool, up: bool = True) -> Any:

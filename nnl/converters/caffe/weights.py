@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from nnl.converters.caffe.messages import messages, parse_text, upgraded
 from nnl.converters.nnp.members import ArrayLocation, whole
 from nnl.converters.nnp.wire import MOST, varint
-from nnl.dialects.caffe.layer import Sizes
-from nnl.dialects.caffe.messages import messages, parse_text, upgraded
+from nnl.core.parameters.atomic import replacing
 
 Array = np.ndarray[Any, Any]
+Sizes = tuple[int, ...]
+WEIGHTS = (".caffemodel", ".caffemodel.h5")  # how such files end
 _PATHS = ((100, 7, 5), (2, 6, 5))  # layer, blobs, data; and those of the first version
 _LAYER, _BLOBS, _SHAPE, _DATA = 100, 7, 7, 5
 _LENGTH = 2  # wire type of protobuf
@@ -68,7 +70,7 @@ def fits(stored: Sizes, wanted: Sizes) -> bool:
     )
 
 
-def _values(blob: Any, where: str) -> Array:
+def values_of(blob: Any, where: str) -> Array:
     """The numbers of a BlobProto."""
     data: Any = blob.double_data if len(blob.double_data) else blob.data
     shape = shape_of(blob)
@@ -77,17 +79,27 @@ def _values(blob: Any, where: str) -> Array:
     return np.array(data, np.float32).reshape(shape)
 
 
-def read_weights(path: str) -> dict[str, list[Array]]:
+Shapes = Mapping[str, Sequence[Sizes]]  # of the parameters of layers
+
+
+def read_weights(
+    path: str, into: Callable[[Shapes], Mapping[tuple[str, int], Array]] = lambda shapes: {}
+) -> dict[str, list[Array]]:
     """{layer: its arrays} of a .caffemodel, or of one in HDF5.
 
     The numbers are read into the arrays themselves; no size is believed before the file has been
     found to hold it.
 
+    Args:
+        into: Shapes of what the file has -> contiguous arrays that are filled, by layer and number.
+            It is called when nothing can be wrong with the file any more.
     Raises:
         ValueError: The file is damaged; OSError: it cannot be read.
     """
     if path.endswith(".h5"):
-        return _read_hdf5(path)
+        found = _read_hdf5(path)
+        into({name: [a.shape for a in arrays] for name, arrays in found.items()})
+        return found
     with open(path, "rb", buffering=0) as file:
         member = whole(file, path)
         try:
@@ -97,7 +109,7 @@ def read_weights(path: str) -> dict[str, list[Array]]:
         except ValueError as error:
             raise ValueError(f"{path}: no NetParameter: {error}") from None
         net = parse_binary("NetParameter", content, path)
-        places, found, rest = [], {}, iter(runs.values())
+        places, owners, found, rest = [], [], {}, iter(runs.values())
         for layer in list(net.layer) or list(net.layers):
             where = f"{path}: layer {layer.name!r}"
             arrays: list[Any] = []
@@ -106,15 +118,21 @@ def read_weights(path: str) -> dict[str, list[Array]]:
                 # what was split off is in the order of the file
                 run = None if len(blob.data) or len(blob.double_data) else next(rest, None)
                 if run is None:
-                    arrays.append(_values(blob, where))
+                    arrays.append(values_of(blob, where))
                     continue
                 if min(shape, default=0) < 0 or run[1] - run[0] != 4 * math.prod(shape):
                     raise ValueError(f"{where}: {run[1] - run[0]} bytes for the shape {shape}")
+                owners.append((layer.name, len(arrays)))
                 arrays.append(len(places))
                 places.append(ArrayLocation(run[0], np.dtype("<f4"), shape))
             if arrays:
                 found[layer.name] = arrays
-        read = member.arrays(places)
+        shapes = {
+            n: [places[a].shape if isinstance(a, int) else a.shape for a in v]
+            for n, v in found.items()
+        }
+        given = into(shapes)
+        read = member.arrays(places, {i: given[k] for i, k in enumerate(owners) if k in given})
         member.wait()
     return {n: [read[a] if isinstance(a, int) else a for a in v] for n, v in found.items()}
 
@@ -144,20 +162,14 @@ def read_blob(path: str, where: str) -> Array:
             content = file.read()
     except OSError as error:
         raise ValueError(f"{where}: {error}") from None
-    return _values(parse_binary("BlobProto", content, path), path)
+    return values_of(parse_binary("BlobProto", content, path), path)
 
 
 def write_whole(path: str, parts: Iterable[bytes | memoryview]) -> None:
     """Write a file that is there once all of it is."""
-    new = f"{path}.{os.getpid()}.new"
-    try:
-        with open(new, "wb") as file:
-            for part in parts:
-                file.write(part)
-        os.replace(new, path)
-    finally:
-        if os.path.exists(new):
-            os.unlink(new)
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        for part in parts:
+            file.write(part)
 
 
 def blob_parts(array: Array) -> list[bytes | memoryview]:
@@ -202,14 +214,8 @@ def write_weights(path: str, net: Any, arrays: Mapping[str, Sequence[Array]]) ->
 def _write_hdf5(path: str, arrays: Mapping[str, Sequence[Array]]) -> None:
     import h5py
 
-    new = f"{path}.{os.getpid()}.new"
-    try:
-        with h5py.File(new, "w") as file:
-            for name, values in arrays.items():
-                group = file.create_group(f"data/{name}")
-                for i, a in enumerate(values):
-                    group[str(i)] = a
-        os.replace(new, path)
-    finally:
-        if os.path.exists(new):
-            os.unlink(new)
+    with replacing(path) as temporary, h5py.File(temporary, "w") as file:
+        for name, values in arrays.items():
+            group = file.create_group(f"data/{name}")
+            for i, a in enumerate(values):
+                group[str(i)] = a
