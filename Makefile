@@ -28,7 +28,7 @@ CPP := $(shell find cpp examples nnl -name '*.cpp' -o -name '*.[ch]')
 PAGE := nnl/console/static/index.html
 
 .PHONY: help train console test-console imagenet test test-all test-numpy interop interop-tensorflow lint bench bench-cpu bench-cpp onnx-report
-.PHONY: interop-onnxruntime docs setup native cpp cpp-plain cpp-aarch64 has-aarch64 wheel sanitize sanitize-address
+.PHONY: interop-onnxruntime test-opencl docs setup native cpp cpp-plain cpp-aarch64 has-aarch64 wheel sanitize sanitize-address
 .PHONY: sanitize-thread setup-interop has-python310 clean distclean
 .DELETE_ON_ERROR:
 
@@ -40,6 +40,7 @@ help:
 	@echo 'make test-all     also the long tests'
 	@echo 'make test-console the page of the console, in a browser'
 	@echo 'make test-numpy   the tests without the native engine'
+	@echo 'make test-opencl  set up PoCL, then the tests of the OpenCL back end'
 	@echo 'make interop      set up NNabla 1.39 under Python 3.10, then compare with it'
 	@echo 'make interop-tensorflow   set up TensorFlow 2.21 (1.6 GB), then compare with it'
 	@echo 'make interop-onnxruntime  set up training of ONNX Runtime 1.19, then check that it keeps the contract'
@@ -87,6 +88,13 @@ test-all: lint docs
 
 test-numpy: setup
 	NNL_NATIVE=OFF $(PYTEST) -m "not long and not browser" $(ARGS)
+
+# OpenCL on the processor, by PoCL; the kernels that CUDA shares run there too.
+test-opencl: setup
+	@$(PY) -c 'import pyopencl' 2>/dev/null || $(PY) -m pip install $(PIP_FLAGS) 'pyopencl>=2025.1'
+	@$(PY) -c 'from nnl.ext import opencl; import sys; sys.exit(bool(opencl.missing()))' || \
+	  $(PY) -m pip install $(PIP_FLAGS) pocl-binary-distribution==3.0
+	$(PYTEST) -m "not long and not browser" tests/opencl $(ARGS)
 
 interop: setup setup-interop
 	NNL_INTEROP_PYTHON=$(INTEROP_VENV)/bin/python $(PYTEST) -m interop $(ARGS)

@@ -73,9 +73,9 @@ def native_kernels() -> frozenset[str] | None:
 @cache
 def cuda_kernels() -> frozenset[str]:
     """Names of ops with a kernel of the CUDA backend, or a graph of cuDNN."""
-    import nnl.ext.cuda.kernels  # noqa: F401  (registers them)
+    import nnl.ext.device.kernels  # noqa: F401  (registers them)
     from nnl.ext.cuda.cudnn.builders import BUILDERS
-    from nnl.ext.cuda.registry import SETUPS
+    from nnl.ext.device.kernels.module import SETUPS
 
     return frozenset({*SETUPS, *BUILDERS})
 

@@ -116,6 +116,20 @@ def _contexts() -> Iterator[Finding]:
             yield Finding(name, "missing", str(error))
         else:
             yield Finding(name, "ok", "")
+    yield _opencl()
+
+
+def _opencl() -> Finding:
+    """The OpenCL devices with their numbers and platforms."""
+    from nnl.ext import opencl
+
+    lacks = opencl.missing()
+    if lacks:
+        return Finding("opencl", "missing", f"no {', '.join(lacks)}")
+    devices = [
+        f"{i}: {d.name.strip()} ({d.platform.name.strip()})" for i, d in enumerate(opencl.found())
+    ]
+    return Finding("opencl", "ok", "; ".join(devices))
 
 
 def _tried(name: str, work: Callable[[], str]) -> Finding:

@@ -14,24 +14,27 @@ EXTENSIONS = {
     "cpu": "nnl.ext.native",
     "cuda": "nnl.ext.cuda",
     "cudnn": "nnl.ext.cuda",
+    "opencl": "nnl.ext.opencl",
     "numpy": "nnl.ext.numpy",
 }
 
 
-def _cuda_backends(name: str, device_id: str) -> tuple[Backend, ...]:
-    found: tuple[Backend, ...] = importlib.import_module("nnl.ext.cuda").backends(name, device_id)
+def _device_backends(name: str, device_id: str) -> tuple[Backend, ...]:
+    module = importlib.import_module(EXTENSIONS[name])
+    found: tuple[Backend, ...] = module.backends(name, device_id)
     return found
 
 
-for _name in ("cuda", "cudnn"):
-    BACKENDS[_name] = partial(_cuda_backends, _name)
+for _name in ("cuda", "cudnn", "opencl"):
+    BACKENDS[_name] = partial(_device_backends, _name)
 
 
 def list_extensions() -> list[str]:
     """Names with which get_extension_context gives a context on this machine."""
     cuda = importlib.import_module(EXTENSIONS["cuda"])
     gpus = [n for n in ("cuda", "cudnn") if not cuda.missing(n) and cuda.get_device_count()]
-    return sorted(["cpu", "numpy", *gpus])
+    opencl = ["opencl"] * bool(importlib.import_module(EXTENSIONS["opencl"]).get_device_count())
+    return sorted(["cpu", "numpy", *gpus, *opencl])
 
 
 def import_extension_module(ext_name: str) -> ModuleType:
@@ -52,7 +55,8 @@ def get_extension_context(ext_name: str, **kw: Any) -> Context:
 
     Args:
         ext_name: "cpu" for the native library with numpy for what it lacks, "numpy" for numpy
-            alone, "cudnn" for a GPU, "cuda" for a GPU where cuDNN's front end may be missing.
+            alone, "cudnn" for a GPU, "cuda" for a GPU where cuDNN's front end may be missing,
+            "opencl" for any vendor's device.
         device_id: Which device, as a str.
         type_config: "float" (float32), "double" (float64), "half" or "bfloat16" (activations and
             gradients stored in 16 bits).

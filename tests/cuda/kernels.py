@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs CUDA kernels on arrays in host memory, through the shim."""
+"""Runs shared kernels, laid out for CUDA, on arrays in host memory; see host_stream.py."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from nnl.core.ops.op import OPS
-from nnl.ext.cuda.registry import SETUPS
+from nnl.ext.cuda.compiler import CudaStream
+from nnl.ext.device.kernels.module import SETUPS, laid_out_for
 from nnl.ext.device.registry import Kernel, Operand
 from nnl.ext.library import DTYPES, request
-from tests.cuda import shim
+from tests.cuda.host_stream import GEOMETRY, STREAMS
 from tests.native.kernels import from_channels_last, to_channels_last
 
 Outs = Sequence[tuple[tuple[int, ...], Any]]
@@ -57,7 +58,8 @@ def asked(
         for xs in (ins, outs)
     ]
     found = request(Names, op, attrs, *specs) if op in OPS else (op, attrs)
-    return None if found is None else SETUPS.find(*found, ins, outs)
+    with laid_out_for(GEOMETRY, op):
+        return None if found is None else SETUPS.find(*found, ins, outs)
 
 
 def poisoned(shape: tuple[int, ...], dtype: Any, offset: int = 0) -> np.ndarray:
@@ -84,34 +86,18 @@ def placed(x: np.ndarray, offset: int = 0) -> np.ndarray:
     return y
 
 
-@contextmanager
-def reversed_threads(order: int = 1) -> Iterator[None]:
-    """Run blocks and threads from the last to the first, or (2 and more) mixed: what needs an
-    order that is not there gives something else."""
-    shim.ORDER["threads"] = order
-    try:
-        yield
-    finally:
-        shim.ORDER["threads"] = 0
-
-
 def execute(kernel: Kernel, ins: list[Any], outs: list[np.ndarray]) -> None:
     """Run on arrays as they lie in memory; the workspace is full of nonsense."""
     work = poisoned((-(-kernel.workspace // 2) * 2,), np.uint8)
     if GPU["module"] is not None:
         _execute_on_gpu(GPU["module"], kernel, ins, outs, work)
     else:
-        read, unwritten = [x for x in ins if x is not None], [*outs]
-        unwritten.append(work.view(np.uint16))  # no kernel keeps anything smaller there
-        if not type(kernel).__module__.startswith("nnl.ext.cuda.kernels"):
-            read += unwritten  # others than CUDA kernels write too
-        with shim.watching(read, unwritten):
-            kernel.run(
-                [None if x is None else x.ctypes.data for x in ins],
-                [y.ctypes.data for y in outs],
-                work.ctypes.data,
-                0,
-            )
+        kernel.run(
+            [None if x is None else x.ctypes.data for x in ins],
+            [y.ctypes.data for y in outs],
+            work.ctypes.data,
+            STREAMS[-1],
+        )
     check_surroundings(work)
 
 
@@ -154,7 +140,7 @@ def _execute_on_gpu(
     addresses = [[address(x) for x in xs] for xs in (ins, outs, [work])]
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.get_current_stream().synchronize()
-    kernel.run(addresses[0], addresses[1], addresses[2][0], stream.ptr)
+    kernel.run(addresses[0], addresses[1], addresses[2][0], CudaStream(stream.ptr))
     stream.synchronize()
     for memory, copy in copies.values():
         start = memory.ctypes.data % 64

@@ -20,6 +20,7 @@ from nnl.ext.device.library import make_backend
 from nnl.ext.device.registry import Registry
 from tests.cuda import strict_xp
 from tests.cuda.fake_blas import FakeBlas
+from tests.cuda.host_stream import GEOMETRY, HOST
 
 SPACE = "strict:0"
 
@@ -58,7 +59,8 @@ class _Here:
 
 class StrictDevice:
     active = None  # the device that this process works on
-    stream = 0
+    stream = HOST
+    geometry = GEOMETRY
 
     def __init__(self, name):
         self.name = name
@@ -135,5 +137,5 @@ BACKENDS["kernels"] = lambda device_id: (WITH_KERNELS,)
 
 
 def context(type_config="float", name="strict"):
-    """Definitions alone; with the name "kernels", what g++ has made of the CUDA kernels too."""
+    """Definitions alone; with the name "kernels", shared kernels too, run by PoCL."""
     return nn.Context([f"{name}:{type_config}"])

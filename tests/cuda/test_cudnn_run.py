@@ -20,9 +20,8 @@ from nnl.ext.cuda.cudnn.cache import PlanCache, folder
 from nnl.ext.cuda.cudnn.lower import NotSupported
 from nnl.ext.cuda.cudnn.run import Engine, Plan, WorkKernel
 from nnl.ext.cuda.cudnn.spec import Draft, Graph, Work
-from nnl.ext.cuda.registry import SETUPS
+from nnl.ext.device.kernels.module import SETUPS
 from nnl.ext.device.registry import Kernel
-from tests.cuda import shim
 from tests.cuda.fake_cudnn import FakeFrontEnd
 from tests.cuda.kernels import execute, poisoned
 from tests.cuda.test_cudnn_samples import converted
@@ -40,12 +39,7 @@ from tests.native.test_kernels import cases
 STREAM = 77
 
 
-@pytest.fixture(autouse=True)
-def compiled_with_gcc() -> Any:
-    if not shim.available():
-        pytest.skip("g++ is missing")
-    with shim.in_place():
-        yield
+pytestmark = pytest.mark.usefixtures("host_compiler")
 
 
 def engine(
@@ -73,23 +67,17 @@ def run_root(kernel: Kernel) -> np.ndarray:
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
 def test_kernels_compute_what_the_ops_do(dtype: Any) -> None:
     made = engine()
-    jobs, codes = [], {}
-    with shim.recording(codes):  # compile all copies at once
-        for name in sorted(set(BUILDERS) & set(OPS)):
-            op = OPS[name]
-            for attrs, inputs in cases(op):
-                specs, _ = run_numpy(op, attrs, [None if x is None else x.copy() for x in inputs])
-                low, outs = converted(op, name, inputs, specs, dtype)
-                try:
-                    found = works(name, attrs.as_dict(), low, outs)
-                except Declined:
-                    continue
-                kernel = WorkKernel(made, found[-1])
-                for step in kernel.steps:
-                    if not isinstance(step, Plan):
-                        step.run({a.uid: 0 for a in step.operands}, 0, 0)
-                jobs.append((op, attrs, low, outs, kernel))
-    shim.compile_all(codes)
+    jobs = []
+    for name in sorted(set(BUILDERS) & set(OPS)):
+        op = OPS[name]
+        for attrs, inputs in cases(op):
+            specs, _ = run_numpy(op, attrs, [None if x is None else x.copy() for x in inputs])
+            low, outs = converted(op, name, inputs, specs, dtype)
+            try:
+                found = works(name, attrs.as_dict(), low, outs)
+            except Declined:
+                continue
+            jobs.append((op, attrs, low, outs, WorkKernel(made, found[-1])))
     assert len(jobs) > 40
     for op, attrs, low, outs, kernel in jobs:
         exact = [None if x is None else x.astype(F32) for x in low]

@@ -10,7 +10,7 @@ from nnl.core.ops import random as nnl_random
 from nnl.core.ops.op import OPS
 from nnl.core.ops.philox import words_on_device
 from nnl.graph.execution.session import session_of
-from tests.cuda import shim, strict_xp
+from tests.cuda import strict_xp
 from tests.cuda.strict_device import DEVICE, SPACE, context
 from tests.test_derived import CASES, Case, each_sample
 
@@ -62,35 +62,6 @@ def test_the_array_module_of_the_device_gives_what_numpy_gives(op, i):
 def close(got, want):
     assert (got.shape, got.dtype) == (want.shape, want.dtype)
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
-
-
-@pytest.fixture(scope="module")
-def compiled():
-    """All CUDA kernels that the samples need, compiled by g++ at once."""
-    if not shim.available():
-        pytest.skip("there is no g++ to compile CUDA kernels for the host")
-    codes = {}
-    with shim.recording(codes):
-        for p in CASES:
-            try:
-                forward_and_backward(*p.values, context(name="kernels"), np.float32)
-            except (ValueError, IndexError):  # computed from nonsense
-                continue
-    shim.compile_all(codes)
-    assert len(codes) > 300
-
-
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@each_sample(CASES)
-def test_kernels_in_define_by_run_give_what_numpy_gives(compiled, host_compiler, op, i):
-    want = forward_and_backward(op, i, nn.Context(["numpy:float"]), np.float32)
-    got = forward_and_backward(op, i, context(name="kernels"), np.float32)
-    for a, b in zip(want[0], got[0], strict=True):
-        assert b.spec is a.spec
-        close(b.data, a.data)
-    for a, b in zip(want[1], got[1], strict=True):
-        close(b, a)
 
 
 HALVES = [p for p in CASES if p.values[1] == 0]

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import nnl.ext.cuda.kernels  # noqa: F401  registers the setups
+import nnl.ext.device.kernels  # noqa: F401  registers the setups
 from nnl.core.ops.op import OPS
-from nnl.ext.cuda.kernels.module import Code
-from nnl.ext.cuda.kernels.update import RULES
-from tests.cuda import kernels, shim
+from nnl.ext.device.kernels.module import Code
+from nnl.ext.device.kernels.update import RULES
+from tests.cuda import kernels
+from tests.cuda.host_stream import recording
 from tests.cuda.test_kernels_ops import NAMES, all_cases, both_ways
 from tests.native.kernels import BF16, F32
 
@@ -25,7 +26,7 @@ except RuntimeError as e:  # what CuPy raises where a library of CUDA is missing
 
 def compiled(code: Code, ptx: bool = False) -> Any:
     """The binary for sm_90, or the assembly text."""
-    program = nvrtc.createProgram(code.source(), f"{code.name}.cu", (), ())
+    program = nvrtc.createProgram(code.source("cuda"), f"{code.name}.cu", (), ())
     # CuPy adds the last one to what it is asked for
     options = (f"-arch={'compute' if ptx else 'sm'}_90", "--std=c++17", "-ftz=true")
     try:
@@ -39,10 +40,9 @@ def compiled(code: Code, ptx: bool = False) -> Any:
 
 def recorded(run: Any) -> list[Code]:
     """What a function launches, one code for each source."""
-    codes: dict[Code, None] = {}
-    with shim.recording(codes):
+    with recording() as codes:
         run()
-    return list({(c.files, c.body): c for c in codes}.values())
+    return list(codes)
 
 
 SHORT = """gelu sum max softmax softmax_cross_entropy softmax_cross_entropy_backward

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import nnl.ext.cuda.kernels  # noqa: F401  registers the setups
+import nnl.ext.device.kernels  # noqa: F401  registers the setups
 from nnl.core.ops.op import OPS
 from tests.cuda import kernels
-from tests.cuda.shim import together
 from tests.native.kernels import BF16, F16, F32, assert_close, run_numpy
 
 pytestmark = pytest.mark.usefixtures("machine")
@@ -66,7 +65,7 @@ def test_pooling_and_its_gradients(window: dict[str, Any], dtype: Any, last: boo
         found["average back"] = kernels.run("average_pooling_backward", spread, [gy], outs, both)
         return found
 
-    found = {k: v[0] for k, v in together(run_all).items()}
+    found = {k: v[0] for k, v in run_all().items()}
     gx = reference("max_pooling_backward", attrs, gy, x)
     spread = {**averaging, "shape": x.shape}
     want = {
@@ -133,10 +132,9 @@ def test_rows_are_read_and_their_gradients_added_up(features: Any, index: Any) -
             return y[0], kernels.run("embed_backward", attrs, [i, gy], [(w.shape, F32)])[0]
 
         if reverse:
-            with kernels.reversed_threads():
-                results.append(run_all())
+            results.append(run_all())
         else:
-            results.append(together(run_all))
+            results.append(run_all())
     (y, gw), (_, again) = results
     np.testing.assert_array_equal(y, w.astype(BF16)[i])
     want = np.zeros(w.shape)
@@ -163,11 +161,10 @@ def test_gradients_of_a_few_rows_are_added_up_by_many_blocks(rows: int, count: i
             for offset in (0, 1)
         ]
 
-    first, second = together(run_all)
+    first, second = run_all()
     for got in (first, second):
         assert_close(got, want, F32, "")
-    with kernels.reversed_threads(7):
-        again, _ = run_all()
+    again, _ = run_all()
     np.testing.assert_array_equal(first, again)
 
 

@@ -7,28 +7,39 @@ would launch is looked at. What is larger is declined.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 
-import nnl.ext.cuda.kernels  # noqa: F401  registers the setups
-from nnl.ext.cuda.registry import SETUPS
+import nnl.ext.device.kernels  # noqa: F401  registers the setups
+from nnl.ext.device.kernels.module import CUDA, SETUPS, Launch
 from nnl.ext.device.registry import Kernel, Operand
-from tests.cuda import kernels, shim
+from tests.cuda import kernels
+from tests.cuda.host_stream import STREAMS, recording
 from tests.native.kernels import BF16, F32
 
 MOST = 2**31 - 1
 I32, I64, U64 = (np.dtype(t) for t in (np.int32, np.int64, np.uint64))
 
 
+def check_geometry(launch: Launch) -> None:
+    """Fail if a GPU would refuse the launch."""
+    grid, block = launch.grid, launch.block
+    assert 0 < grid[0] < 1 << 31 and all(0 < n < 1 << 16 for n in grid[1:]), launch
+    assert 0 < math.prod(block) <= CUDA.threads, launch
+    assert len(launch.rest) <= 4000, launch
+
+
 def launched(kernel: Kernel, ins: int, outs: int) -> None:
     """Let a kernel launch on addresses that are aligned, and on some that are not."""
     for start in (0, 2):
-        codes: dict[Any, None] = {}
-        with shim.recording(codes):
-            kernel.run([4096 + start] * ins, [8192 + start] * outs, 1 << 20, 0)
+        with recording() as codes:
+            kernel.run([4096 + start] * ins, [8192 + start] * outs, 1 << 20, STREAMS[-1])
         assert codes
+        for launch in codes.values():
+            check_geometry(launch)
 
 
 def check(op: str, attrs: dict[str, Any], ins: list[Any], outs: list[Any]) -> None:

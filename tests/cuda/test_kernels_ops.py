@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every CUDA kernel of an op against its numpy definition, on the op's own samples.
+"""Every shared kernel of an op against its numpy definition, on the op's own samples.
 
-Kernels run on the host, see shim.py; test_on_gpu.py runs them through contexts on a GPU. Here they
-run from aligned arrays, then with the threads in reverse order and arrays that are not aligned.
+Kernels run on the host, see py; test_on_gpu.py runs them through contexts on a GPU. Here they
+run from aligned arrays, then from arrays that are not aligned.
 Memory that is written is full of nonsense before.
 """
 
@@ -16,30 +16,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-import nnl.ext.cuda.kernels  # noqa: F401  registers the setups
+import nnl.ext.device.kernels  # noqa: F401  registers the setups
 from nnl.core.arrays.spec import Spec
 from nnl.core.ops.op import OPS, Op
-from nnl.core.settings.context import Context, using
-from nnl.ext.cuda.kernels.module import Code
-from nnl.ext.cuda.registry import SETUPS
+from nnl.ext.device.kernels.module import SETUPS
 from nnl.ext.library import plain_attributes
-from tests.cuda import kernels, shim
+from tests.cuda import kernels
 from tests.native.kernels import BF16, F16, F32, assert_close, is_float, run_numpy
 from tests.native.test_kernels import cases
-
-
-def module_of(setup: Any) -> str:
-    return str(getattr(setup, "func", setup).__module__)
-
 
 pytestmark = pytest.mark.usefixtures("host_compiler")
 # Views are nothing to compute; padding by other than constants is left to CuPy. The loss scale is
 # state, and what the op returns is the memory of an input: see test_loss_scale.py. For joined
 # updates see test_kernels_update.py.
 LEFT_OUT = {"identity", "unlink", "pad_backward", "follow_loss_scale", "multi_update"}
-# Those of cuDNN are registered too, where its front end is installed.
-OURS = {n for n in SETUPS if any("cudnn" not in module_of(s) for s in SETUPS[n])}
-NAMES = sorted((OURS & set(OPS)) - LEFT_OUT)
+NAMES = sorted((set(SETUPS) & set(OPS)) - LEFT_OUT)
 LONG = pytest.mark.long
 Run = Callable[[], list[np.ndarray] | None]
 
@@ -127,27 +118,8 @@ def all_cases(name: str, dtype: np.dtype) -> list[Case]:
 
 def both_ways(case: Case) -> list[tuple[list[np.ndarray] | None, list[Any], str]]:
     runs = [(*case.cuda(), "")]
-    with kernels.reversed_threads():
-        runs.append((*case.cuda(offset=1), "backwards, not aligned"))
+    runs.append((*case.cuda(offset=1), "not aligned"))
     return runs
-
-
-@cache
-def compiled(dtype: np.dtype) -> None:
-    """Compile what the tests of an element type launch, all at once."""
-
-    def run_all() -> None:
-        for name in NAMES:
-            for case in all_cases(name, dtype):
-                both_ways(case)
-                if dtype == F32:
-                    case.cuda(last=case.last())
-                    case.cuda(offset=(0, 0, 1))
-
-    codes: dict[Code, None] = {}
-    with shim.recording(codes):
-        run_all()
-    shim.compile_all(codes)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +127,6 @@ def compiled(dtype: np.dtype) -> None:
 )
 @pytest.mark.parametrize("name", NAMES)
 def test_kernel_equals_the_definition(name: str, dtype: np.dtype) -> None:
-    compiled(dtype)
     ran = 0
     for case in all_cases(name, dtype):
         for got, state, what in both_ways(case):
@@ -168,7 +139,6 @@ def test_kernel_equals_the_definition(name: str, dtype: np.dtype) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_kernel_computes_the_same_channels_last(name: str) -> None:
     """All arrays of rank 3 and more channels-last; a kernel may decline."""
-    compiled(F32)
     for case in all_cases(name, F32):
         last = case.last()
         if last[0] or last[1]:
@@ -180,14 +150,12 @@ def test_kernel_computes_the_same_channels_last(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_results_in_the_memory_of_inputs_are_the_same(name: str) -> None:
     """Wherever a setup allows it; with arrays that are aligned in different ways."""
-    compiled(F32)
     for case in all_cases(name, F32):
         pairs = case.in_place()
         for k, (o, i) in enumerate(pairs):
-            with kernels.reversed_threads(k + 2):
-                got, state = case.cuda(offset=(k % 2, 0, 1), over={o: i})
-                assert got is not None
-                case.check(got, state, f"output {o} in input {i}")
+            got, state = case.cuda(offset=(k % 2, 0, 1), over={o: i})
+            assert got is not None
+            case.check(got, state, f"output {o} in input {i}")
 
 
 SIXTEEN = """add2 relu gelu sum mean softmax softmax_cross_entropy batch_normalization embed
@@ -199,6 +167,6 @@ SIXTEEN = """add2 relu gelu sum mean softmax softmax_cross_entropy batch_normali
 def test_kernel_of_16_bits_equals_the_definition(name: str) -> None:
     """A few of the long test above, for every run of the suite."""
     case = all_cases(name, BF16)[0]
-    for got, state, what in shim.together(lambda: both_ways(case)):
+    for got, state, what in both_ways(case):
         assert got is not None
         case.check(got, state, what)

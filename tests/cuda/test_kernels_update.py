@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import nnl.ext.cuda.kernels  # noqa: F401  registers the setups
+import nnl.ext.device.kernels  # noqa: F401  registers the setups
 from nnl.core.ops import random as nnl_random
 from nnl.core.ops.op import OPS
+from nnl.ext.device.kernels.module import CUDA, SETUPS, laid_out_for
 from tests.cuda import kernels
-from tests.cuda.shim import together
 from tests.native.kernels import BF16, F16, F32, assert_close, run_numpy
 
 pytestmark = pytest.mark.usefixtures("machine")
@@ -70,16 +70,16 @@ RULES = [("momentum_update", 1, {"wd": 0.1}), ("adam_update", 2, {"wd": 0.1, "lr
 def test_parameters_are_updated_together(rule: str, states: int, attrs: Any, gradient: Any) -> None:
     parameters = Parameters(rule, SHAPES, states, gradient, **attrs)
     given, every = parameters.numpy(), range(len(parameters.ins))
-    together(lambda: kernels.run("multi_update", parameters.plain, given, [], written=every))
+    kernels.run("multi_update", parameters.plain, given, [], written=every)
     parameters.check()
-    with kernels.reversed_threads():
-        parameters.check(scale=0.5, decay=0.01)
+    parameters.check(scale=0.5, decay=0.01)
 
 
 def test_three_hundred_parameters_take_few_launches() -> None:
     parameters = Parameters("adam_update", [(k % 7 + 1,) for k in range(300)], 2)
-    kernel = kernels.find("multi_update", parameters.plain, parameters.ins, [])
-    assert kernel is not None
+    with laid_out_for(CUDA, "multi_update"):
+        ins = [kernels.operand(x) for x in parameters.ins]
+        kernel = SETUPS.find("multi_update", parameters.plain, ins, [])
     assert sum(len(g.launches) for g in kernel.groups) <= 4
     parameters.check()
 

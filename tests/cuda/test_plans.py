@@ -23,25 +23,12 @@ from nnl.ext.cuda.cudnn.setups import ENGINES
 from nnl.ext.device.executor import MOST_RECORDINGS, DevicePlan
 from nnl.ext.native import library
 from nnl.graph.plan.plan import Plan
-from tests.cuda import shim, strict_xp
+from tests.cuda import strict_xp
 from tests.cuda.fake_cudnn import FakeFrontEnd
 from tests.cuda.strict_device import DEVICE, KERNELS, SPACE, context
 from tests.cuda.training import assert_same, lenet, resnet, train
 
 REFERENCE = nn.Context(["numpy:float"])
-
-
-@pytest.fixture
-def compiled(host_compiler):
-    """CUDA kernels run as g++ compiles them; `compiled(work)` compiles all at once first."""
-
-    def prepare(work):
-        codes = {}
-        with shim.recording(codes):
-            work()
-        shim.compile_all(codes)
-
-    return prepare
 
 
 @pytest.fixture(params=["kernels alone", "and cuDNN"])
@@ -62,9 +49,8 @@ def test_training_gives_what_numpy_gives(network, clear):
 
 
 @pytest.mark.parametrize("network", [lenet, resnet])
-def test_training_with_cuda_kernels_waits_for_nothing(compiled, cudnn, network):
+def test_training_with_cuda_kernels_waits_for_nothing(host_compiler, cudnn, network):
     ctx = context(name="kernels")
-    compiled(lambda: train(ctx, network, steps=1))
     launches = KERNELS.launches
     got = train(ctx, network)
     assert got.waits == [0] * 6
@@ -73,9 +59,8 @@ def test_training_with_cuda_kernels_waits_for_nothing(compiled, cudnn, network):
 
 
 @pytest.mark.parametrize("name", ["half", "bfloat16"])
-def test_training_in_16_bits_stays_near_float32(compiled, cudnn, name):
+def test_training_in_16_bits_stays_near_float32(host_compiler, cudnn, name):
     ctx = context(name, "kernels")
-    compiled(lambda: train(ctx, resnet, steps=1))
     got, want = train(ctx, resnet, steps=4), train(REFERENCE, resnet, steps=4)
     assert got.waits == [0] * 4
     assert all(p.dtype == np.float32 for p in got.parameters.values())

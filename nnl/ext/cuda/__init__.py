@@ -14,7 +14,6 @@ from importlib.util import find_spec
 from typing import Any
 
 from nnl.core.settings.context import FLOAT_TYPES, Backend, Context
-from nnl.ext.cuda.registry import SETUPS
 from nnl.ext.device.registry import Registry
 from nnl.ext.library import Traits
 
@@ -78,9 +77,14 @@ def check(ext_name: str, device_id: str) -> int:
 
 def setups() -> Registry:
     """What CUDA kernels and cuDNN's graphs register for ops; cuDNN is asked first."""
-    importlib.import_module("nnl.ext.cuda.kernels")
-    importlib.import_module("nnl.ext.cuda.cudnn.setups")
-    return SETUPS
+    importlib.import_module("nnl.ext.device.kernels")
+    from nnl.ext.cuda.cudnn.setups import add_to
+    from nnl.ext.device.kernels.module import SETUPS
+
+    registry = SETUPS.extended()
+    if find_spec("cudnn") is not None:
+        add_to(registry)
+    return registry
 
 
 @cache

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from nnl.ext.cuda.compiler import CudaStream
 from nnl.ext.cuda.products import Products
 from nnl.ext.device.arrays import ArrayModule
+from nnl.ext.device.kernels.module import CUDA
 
 MEMORY_ALLOCATION = 2  # cudaErrorMemoryAllocation
 
@@ -40,7 +42,8 @@ class CupyDevice:
         self._gpu = cupy.cuda.Device(number)
         self._gpu.use()
         self._stream = cupy.cuda.Stream()
-        self.stream = int(self._stream.ptr)
+        self.stream = CudaStream(self._stream.ptr)
+        self.geometry = CUDA
         self.activate()
 
     def activate(self) -> None:

@@ -131,6 +131,9 @@ def definition(
     says why it cannot be computed on a device.
     """
 
+    if not getattr(xp, "computes", True) and not (op.view and not op.written(attrs)):
+        return _definition_on_host(op, attrs, in_specs, out_specs, xp, space)
+
     def forward() -> tuple[Call, bool]:
         host, writes = partial(attrs.forward, np), op.written(attrs)
         why = getattr(attrs, "host", None)
@@ -141,6 +144,24 @@ def definition(
     return defined(op, attrs, in_specs, out_specs, xp, space, forward)
 
 
+def _definition_on_host(
+    op: Op,
+    attrs: Any,
+    in_specs: tuple[Spec | None, ...],
+    out_specs: tuple[Spec, ...],
+    xp: ArrayModule,
+    space: str,
+) -> tuple[Call, bool] | None:
+    """The same where the array module makes arrays and computes nothing."""
+    made = any(hasattr(attrs, name) for name in ("ufunc", "forward"))
+    if not made or attrs.in_parts:
+        return defined(op, attrs, in_specs, out_specs, xp, space)
+    found = defined(op, attrs, in_specs, out_specs, np, "host")
+    if found is None:
+        return None
+    return on_host(found[0], xp, op.written(attrs), "it has no kernel"), False
+
+
 def on_host(call: Call, xp: ArrayModule, writes: tuple[int, ...], why: str) -> Call:
     """A call on arrays of the host as a call on arrays of the device; it copies, and waits."""
 
@@ -149,7 +170,8 @@ def on_host(call: Call, xp: ArrayModule, writes: tuple[int, ...], why: str) -> C
         hosts = [None if b is None else b.get() for b in bufs]
         y = call(*hosts, **kw)
         for i in writes:
-            bufs[i][...] = xp.array(hosts[i])
+            if bufs[i] is not None:
+                bufs[i][...] = xp.array(hosts[i])
         if isinstance(y, tuple):
             return tuple(xp.array(np.asarray(v), order="C") for v in y)
         return xp.array(np.asarray(y), order="C")

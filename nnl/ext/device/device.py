@@ -14,6 +14,7 @@ import numpy as np
 
 from nnl.core.graph.dispatch import Bound
 from nnl.ext.device.arrays import ArrayModule, on_host
+from nnl.ext.device.kernels.module import Geometry
 from nnl.ext.library import Array, Library, Memory
 
 
@@ -23,12 +24,14 @@ class Device(Protocol):
     Attributes:
         name: Its memory space, "cuda:0".
         xp: Its array module.
-        stream: The raw handle of the stream that all work goes to.
+        stream: What all work goes to, see `Stream` in kernels/module.py.
+        geometry: What kernels are laid out for.
     """
 
     name: str
     xp: ArrayModule
-    stream: int
+    stream: Any
+    geometry: Geometry
 
     def activate(self) -> None:
         """Let this thread's work go to this device and stream."""

@@ -16,6 +16,7 @@ from nnl.core.settings.context import SPACES, Backend, half_type
 from nnl.ext.device.arrays import definition
 from nnl.ext.device.device import Device, DeviceSpace
 from nnl.ext.device.executor import DevicePlan, PythonStep
+from nnl.ext.device.kernels.module import laid_out_for
 from nnl.ext.device.registry import Kernel, Operand, Registry
 from nnl.ext.library import (
     CHANNELS_LAST,
@@ -78,7 +79,8 @@ class DeviceLibrary:
         """The kernel of an op for these arrays, None if all setups decline."""
         self.device.activate()  # cuDNN asks for the current one
         results = [x for x in map(operand, outs) if x is not None]
-        return self.setups.find(op, dict(attrs), [operand(x) for x in ins], results)
+        with laid_out_for(self.device.geometry, op):
+            return self.setups.find(op, dict(attrs), [operand(x) for x in ins], results)
 
     def control_kernel(self, program: str) -> Kernel:
         raise ValueError("programs inside steps are run from the host")

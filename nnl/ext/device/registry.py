@@ -48,9 +48,9 @@ class Kernel:
         return False
 
     def run(
-        self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
+        self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: Any
     ) -> None:
-        """Launch, given device addresses (None for an input left out) and a raw stream handle.
+        """Launch, given device addresses (None for an input left out) and the stream.
 
         It does not wait for the device, allocates nothing, and may be captured in a graph.
         """
@@ -81,6 +81,13 @@ class Registry(dict[str, list[Setup]]):
             return setup
 
         return add
+
+    def extended(self) -> Registry:
+        """A registry with the same setups, for more that are asked before."""
+        made = Registry()
+        made.update({name: list(setups) for name, setups in self.items()})
+        made.abilities.update(self.abilities)
+        return made
 
     def find(
         self,

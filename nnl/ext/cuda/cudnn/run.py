@@ -15,8 +15,8 @@ from nnl.ext.cuda.cublas import Blas, Product, is_product
 from nnl.ext.cuda.cudnn.cache import PlanCache
 from nnl.ext.cuda.cudnn.lower import NotSupported, build, declines
 from nnl.ext.cuda.cudnn.spec import ALIGNMENT, Array, Copy, Graph, Work, place
-from nnl.ext.cuda.kernels.copies import Fill, copy
-from nnl.ext.cuda.kernels.patterns import Space, pattern_of
+from nnl.ext.device.kernels.copies import Fill, copy
+from nnl.ext.device.kernels.patterns import Space, pattern_of
 from nnl.ext.device.registry import Kernel, Operand
 
 logger = logging.getLogger("nnl")

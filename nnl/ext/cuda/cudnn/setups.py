@@ -18,7 +18,6 @@ from nnl.ext.cuda.cudnn.builders import ABILITIES, BUILDERS, Builder
 from nnl.ext.cuda.cudnn.cache import PlanCache, folder
 from nnl.ext.cuda.cudnn.lower import NotSupported
 from nnl.ext.cuda.cudnn.run import Engine
-from nnl.ext.cuda.registry import SETUPS
 from nnl.ext.device.registry import Kernel, Operand, Registry
 
 logger = logging.getLogger("nnl")
@@ -141,7 +140,3 @@ def add_to(registry: Registry) -> None:
     """Register all builders."""
     for name, builder in BUILDERS.items():
         registry.register(name, abilities=ABILITIES.get(name))(partial(setup, name, builder))
-
-
-if find_spec("cudnn") is not None:
-    add_to(SETUPS)

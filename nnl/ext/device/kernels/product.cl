@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// Only OpenCL has words for this: a GPU of NVIDIA's has cuDNN and cuBLAS.
+//
+// c[z][m][n] = sum over k of a[z][m][k] b[z][k][n], plus a bias; matrices with any strides, and the
+// patches of convolutions, which are never written to memory (implicit GEMM).
+//
+// A block makes TM x TN of c, each thread RM rows of W columns. Parts of KB steps of a and b go through
+// local memory, as float32.
+
+// Strides are in elements. An image is (batch, channels, size 0, size 1, size 2).
+typedef struct {
+  i64 m, n, k, zs, splits;
+  i64 a_m, a_k, a_rest;             // k of a is (k / a_inner, rest)
+  Divisor a_inner;
+  i64 b_k, b_n, bias_z, bias_m, bias_n;
+  Divisor columns, c_columns;       // places of b and columns of c in one image
+  i64 b_image, c_image, c_m;        // distances of images and of rows of c
+  Divisor inner, tap[3];            // k as (channel, tap 0, tap 1, tap 2)
+  Divisor at[2];                    // columns as (place 0, place 1, place 2): sizes 1 and 2
+  i64 size[3], stride[3], pad[3], dilation[3], channel;
+  Axis a_z[ZA], b_z[ZB], c_z[ZC];   // where matrix z begins
+} ProductP;
+
+#define TM (RM * LY)
+#define TN (W * LX)
+#define PLAIN 0
+#define PATCHES 1       // b[k][n]: what tap k sees at place n
+#define SCATTERED 2     // b[k][n]: the place of which tap k sees pixel n, 0 if there is none
+#define PATCHES_ACROSS 3  // b[k][n]: what tap n sees at place k
+
+// What a tap sees at a place of one axis, or -1.
+INLINE int seen(const ProductP* p, int axis, int place, int tap) {
+  if (FORM == SCATTERED) {
+    const int q = place + (int)p->pad[axis] - tap * (int)p->dilation[axis];
+    const int s = (int)p->stride[axis], o = s == 1 ? q : q / s;
+    return q >= 0 && o * s == q && o < (int)p->size[axis] ? o : -1;
+  }
+  const int i = place * (int)p->stride[axis] - (int)p->pad[axis] + tap * (int)p->dilation[axis];
+  return i >= 0 && i < (int)p->size[axis] ? i : -1;
+}
+
+INLINE float element_of_a(GLOBAL const A* a, unsigned m, unsigned k, const ProductP* p) {
+#if A_PARTS
+  const unsigned q = quotient(p->a_inner, k);
+  return FLOAT(A, a[m * p->a_m + q * p->a_k + (k - q * p->a_inner.divisor) * p->a_rest]);
+#else
+  return FLOAT(A, a[m * p->a_m + k * p->a_k]);
+#endif
+}
+
+// What `taps`, a number of (channel, taps), sees at `place`, one of (image, places).
+INLINE float patch(GLOBAL const B* b, unsigned taps, unsigned place, const ProductP* p) {
+  const unsigned channel = quotient(p->inner, taps);
+  unsigned t = taps - channel * p->inner.divisor;
+  const unsigned image = quotient(p->columns, place);
+  unsigned q = place - image * p->columns.divisor;
+  const unsigned t0 = quotient(p->tap[0], t);
+  t -= t0 * p->tap[0].divisor;
+  const unsigned t1 = quotient(p->tap[1], t), t2 = t - t1 * p->tap[1].divisor;
+  const unsigned q0 = quotient(p->at[0], q);
+  q -= q0 * p->at[0].divisor;
+  const unsigned q1 = quotient(p->at[1], q), q2 = q - q1 * p->at[1].divisor;
+  const int i0 = seen(p, 0, q0, t0), i1 = seen(p, 1, q1, t1), i2 = seen(p, 2, q2, t2);
+  if ((i0 | i1 | i2) < 0) return 0.0f;
+  const unsigned where = image * (unsigned)p->b_image + channel * (unsigned)p->channel +
+                         (i0 * (unsigned)p->size[1] + i1) * (unsigned)p->size[2] + i2;
+  return FLOAT(B, b[where]);
+}
+
+// Columns that go in order through one row of places are read without dividing again.
+INLINE void patch_row(GLOBAL const B* b, LOCAL float* to, unsigned k, unsigned n, const ProductP* p) {
+  const unsigned channel = quotient(p->inner, k);
+  unsigned t = k - channel * p->inner.divisor;
+  const unsigned t0 = quotient(p->tap[0], t);
+  t -= t0 * p->tap[0].divisor;
+  const unsigned t1 = quotient(p->tap[1], t), t2 = t - t1 * p->tap[1].divisor;
+  unsigned l = 0;
+  while (l < W) {
+    const unsigned image = quotient(p->columns, n);
+    unsigned q = n - image * p->columns.divisor;
+    const unsigned q0 = quotient(p->at[0], q);
+    q -= q0 * p->at[0].divisor;
+    const unsigned q1 = quotient(p->at[1], q), q2 = q - q1 * p->at[1].divisor;
+    const unsigned run = least_of(W - l, p->at[1].divisor - q2);
+    const int i0 = seen(p, 0, q0, t0), i1 = seen(p, 1, q1, t1);
+    const bool none = (i0 | i1) < 0 || n >= p->n;
+    GLOBAL const B* row = b + (none ? 0 : image * (unsigned)p->b_image +
+        channel * (unsigned)p->channel + (i0 * (unsigned)p->size[1] + i1) * (unsigned)p->size[2]);
+    if (FORM == PATCHES && p->stride[2] == 1) {
+      const int first = (int)q2 - (int)p->pad[2] + (int)(t2 * (unsigned)p->dilation[2]);
+      if (run == W && !none && first >= 0 && first + W <= p->size[2]) {
+        for (int j = 0; j < W; ++j) to[j] = FLOAT(B, row[first + j]);
+        return;
+      }
+    }
+    for (unsigned j = 0; j < run; ++j) {
+      const int i2 = none ? -1 : seen(p, 2, q2 + j, t2);
+      to[l + j] = i2 < 0 ? 0.0f : FLOAT(B, row[i2]);
+    }
+    l += run, n += run;
+  }
+}
+
+INLINE void product(GLOBAL const A* a, GLOBAL const B* b, GLOBAL const S* bias, GLOBAL C* c,
+                    GLOBAL float* parts, LOCAL float* as, LOCAL float* bs, const ProductP* p) {
+  const unsigned z = BLOCK_Z / (unsigned)p->splits, part = BLOCK_Z - z * (unsigned)p->splits;
+  const unsigned m0 = BLOCK_Y * TM, n0 = BLOCK_X * TN, id = THREAD_Y * LX + THREAD_X;
+  const unsigned threads = LX * LY, M = (unsigned)p->m, N = (unsigned)p->n;
+  a += place_of(ZA, z, p->a_z, 0), b += place_of(ZB, z, p->b_z, 0);
+  const unsigned parts_of_k = ((unsigned)p->k + (unsigned)p->splits - 1) / (unsigned)p->splits;
+  const unsigned share = (parts_of_k + KB - 1) / KB * KB;
+  const unsigned begin = part * share, end = least_of((unsigned)p->k, begin + share);
+  FLOATS(W) sum[RM];
+  UNROLL for (int r = 0; r < RM; ++r) sum[r] = 0.0f;
+  for (unsigned k0 = begin; k0 < end; k0 += KB) {
+    BARRIER();
+#if A_ACROSS  // neighbours in a are neighbours along m
+#pragma unroll 1
+    for (unsigned e = id; e < KB * TM; e += threads) {
+      const unsigned k = e / TM, m = e - k * TM;
+      const bool in = m0 + m < M && k0 + k < end;
+      as[k * TM + m] = in ? element_of_a(a, m0 + m, k0 + k, p) : 0.0f;
+    }
+#else
+#pragma unroll 1
+    for (unsigned e = id; e < KB * TM; e += threads) {
+      const unsigned m = e / KB, k = e - m * KB;
+      const bool in = m0 + m < M && k0 + k < end;
+      as[k * TM + m] = in ? element_of_a(a, m0 + m, k0 + k, p) : 0.0f;
+    }
+#endif
+#if FORM == PATCHES || FORM == SCATTERED
+#pragma unroll 1
+    for (unsigned e = id; e < KB * LX; e += threads) {
+      const unsigned k = e / LX, n = (e - k * LX) * W;
+      LOCAL float* to = bs + k * TN + n;
+      if (k0 + k < end) {
+        patch_row(b, to, k0 + k, n0 + n, p);
+      } else {
+        for (int j = 0; j < W; ++j) to[j] = 0.0f;
+      }
+    }
+#elif FORM == PATCHES_ACROSS
+#pragma unroll 1
+    for (unsigned e = id; e < KB * TN; e += threads) {
+      const unsigned n = e / KB, k = e - n * KB;
+      bs[k * TN + n] = n0 + n < N && k0 + k < end ? patch(b, n0 + n, k0 + k, p) : 0.0f;
+    }
+#elif B_ACROSS  // neighbours in b are neighbours along k
+#pragma unroll 1
+    for (unsigned e = id; e < KB * TN; e += threads) {
+      const unsigned n = e / KB, k = e - n * KB;
+      const bool in = n0 + n < N && k0 + k < end;
+      bs[k * TN + n] = in ? FLOAT(B, b[(k0 + k) * p->b_k + (n0 + n) * p->b_n]) : 0.0f;
+    }
+#else
+#pragma unroll 1
+    for (unsigned e = id; e < KB * LX; e += threads) {
+      const unsigned k = e / LX, n = (e - k * LX) * W;
+      LOCAL float* to = bs + k * TN + n;
+      if (k0 + k < end && n0 + n + W <= N) {
+        GLOBAL const B* from = b + (k0 + k) * p->b_k + (n0 + n) * p->b_n;
+        for (int j = 0; j < W; ++j) to[j] = FLOAT(B, from[j * p->b_n]);
+      } else {
+        for (int j = 0; j < W; ++j) {
+          const bool in = n0 + n + j < N && k0 + k < end;
+          to[j] = in ? FLOAT(B, b[(k0 + k) * p->b_k + (n0 + n + j) * p->b_n]) : 0.0f;
+        }
+      }
+    }
+#endif
+    BARRIER();
+#pragma unroll 1
+    for (unsigned k = 0; k < KB; ++k) {
+      const FLOATS(W) v = READ_FLOATS(W, bs + k * TN + THREAD_X * W);
+      LOCAL const float* u = as + k * TM + THREAD_Y * RM;
+      UNROLL for (int r = 0; r < RM; ++r) sum[r] = MULTIPLY_ADD(W, u[r], v, sum[r]);
+    }
+  }
+  const unsigned n = n0 + THREAD_X * W;
+  UNROLL for (int r = 0; r < RM; ++r) {
+    const unsigned m = m0 + THREAD_Y * RM + r;
+    if (m >= M) break;
+    float row[W];
+    UNROLL for (int j = 0; j < W; ++j) row[j] = ((const float*)&sum[r])[j];
+    for (int j = 0; j < W && n + j < N; ++j) {
+      if (p->splits > 1) {
+        parts[(BLOCK_Z * (u64)M + m) * N + n + j] = row[j];
+        continue;
+      }
+      const unsigned image = quotient(p->c_columns, n + j);
+      const u64 at = place_of(ZC, z, p->c_z, 0) + image * (u64)p->c_image + m * (u64)p->c_m +
+                     (n + j - image * p->c_columns.divisor);
+      const u64 of_bias = z * p->bias_z + m * p->bias_m + (n + j) * p->bias_n;
+      const float more = bias ? FLOAT(S, bias[of_bias]) : 0.0f;
+      c[at] = CAST(C, row[j] + more);
+    }
+  }
+}
+
+// The sum of the parts of each element, in their order.
+INLINE void join_parts(GLOBAL const float* parts, GLOBAL C* c, const ProductP* p) {
+  const unsigned M = (unsigned)p->m, N = (unsigned)p->n;
+  EACH(e, p->zs * p->m * p->n) {
+    const unsigned z = e / (M * N), rest = e - z * M * N, m = rest / N, n = rest - m * N;
+    float sum = 0.0f;
+    for (unsigned s = 0; s < p->splits; ++s) sum += parts[(z * (u64)p->splits + s) * M * N + rest];
+    const unsigned image = quotient(p->c_columns, n);
+    c[place_of(ZC, z, p->c_z, 0) + image * (u64)p->c_image + m * (u64)p->c_m +
+      (n - image * p->c_columns.divisor)] = CAST(C, sum);
+  }
+}

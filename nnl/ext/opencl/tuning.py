@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiles of the product kernel."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from nnl.ext.device.kernels.module import geometry
+
+
+class Tile(NamedTuple):
+    """How a block makes its part of a product.
+
+    Attributes:
+        rows, width: Of c that a thread makes; block: threads along n and m; step: of k that go
+            through local memory at a time.
+    """
+
+    rows: int
+    width: int
+    block: tuple[int, int]
+    step: int
+
+    @property
+    def m(self) -> int:
+        return self.rows * self.block[1]
+
+    @property
+    def n(self) -> int:
+        return self.width * self.block[0]
+
+    @property
+    def macros(self) -> tuple[tuple[str, object], ...]:
+        return (
+            ("RM", self.rows), ("W", self.width), ("LX", self.block[0]), ("LY", self.block[1]),
+            ("KB", self.step),
+        )  # fmt: skip
+
+
+def tile_for(m: int, n: int) -> Tile:
+    """The tile for an m x n product on the device that kernels are laid out for."""
+    g = geometry()
+    if g.pack > 16:  # a processor: few threads, long vectors
+        return Tile(8, 16, (2, 4), 64) if m > 8 else Tile(min(8, m), 16, (2, 1), 64)
+    side = 16 if g.threads >= 256 else 8
+    return Tile(4, 4, (side, side), 16)
