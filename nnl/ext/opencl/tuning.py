@@ -41,6 +41,7 @@ def tile_for(m: int, n: int) -> Tile:
     """The tile for an m x n product on the device that kernels are laid out for."""
     g = geometry()
     if g.pack > 16:  # a processor: few threads, long vectors
-        return Tile(8, 16, (2, 4), 64) if m > 8 else Tile(min(8, m), 16, (2, 1), 64)
+        rows = min(8, m)
+        return Tile(rows, 16, (4, min(8, -(-m // rows))), 64)
     side = 16 if g.threads >= 256 else 8
     return Tile(4, 4, (side, side), 16)

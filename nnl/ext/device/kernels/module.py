@@ -26,6 +26,7 @@ Ins = list[Operand | None]  # of a setup
 Outs = list[Operand]
 
 MOST_ELEMENTS = 1 << 31  # positions are 32 bits wide, and signed in places
+MOST_LANES = 16  # of a vector in OpenCL C
 MOST_PARAMETER_BYTES = 4000  # of the 4096 that kernels take
 
 # Names of element types in common.cl.
@@ -293,7 +294,8 @@ def lanes(*operands: Operand) -> int:
 def vector(*operands: Operand) -> int:
     """The same for arithmetic, of float32 at least where there is one."""
     four = max(1, geometry().pack // 4)
-    return 2 * four if all(x.dtype.itemsize <= 2 for x in operands) and four > 1 else four
+    small = four > 1 and all(x.dtype.itemsize <= 2 for x in operands)
+    return min(2 * four if small else four, MOST_LANES)
 
 
 def is_real(*operands: Operand | None) -> bool:

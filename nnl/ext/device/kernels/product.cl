@@ -48,27 +48,11 @@ INLINE float element_of_a(GLOBAL const A* a, unsigned m, unsigned k, const Produ
 #endif
 }
 
-// What `taps`, a number of (channel, taps), sees at `place`, one of (image, places).
-INLINE float patch(GLOBAL const B* b, unsigned taps, unsigned place, const ProductP* p) {
-  const unsigned channel = quotient(p->inner, taps);
-  unsigned t = taps - channel * p->inner.divisor;
-  const unsigned image = quotient(p->columns, place);
-  unsigned q = place - image * p->columns.divisor;
-  const unsigned t0 = quotient(p->tap[0], t);
-  t -= t0 * p->tap[0].divisor;
-  const unsigned t1 = quotient(p->tap[1], t), t2 = t - t1 * p->tap[1].divisor;
-  const unsigned q0 = quotient(p->at[0], q);
-  q -= q0 * p->at[0].divisor;
-  const unsigned q1 = quotient(p->at[1], q), q2 = q - q1 * p->at[1].divisor;
-  const int i0 = seen(p, 0, q0, t0), i1 = seen(p, 1, q1, t1), i2 = seen(p, 2, q2, t2);
-  if ((i0 | i1 | i2) < 0) return 0.0f;
-  const unsigned where = image * (unsigned)p->b_image + channel * (unsigned)p->channel +
-                         (i0 * (unsigned)p->size[1] + i1) * (unsigned)p->size[2] + i2;
-  return FLOAT(B, b[where]);
-}
-
-// Columns that go in order through one row of places are read without dividing again.
-INLINE void patch_row(GLOBAL const B* b, LOCAL float* to, unsigned k, unsigned n, const ProductP* p) {
+// What tap `k`, a number of (channel, taps), sees at the W places from `n` on, which are numbers of
+// (image, places), written `step` apart; 0 from place `limit` on. Places that go in order through one
+// row of an image are found without dividing again.
+INLINE void patch_row(GLOBAL const B* b, LOCAL float* to, unsigned step, unsigned k, unsigned n,
+                      unsigned limit, const ProductP* p) {
   const unsigned channel = quotient(p->inner, k);
   unsigned t = k - channel * p->inner.divisor;
   const unsigned t0 = quotient(p->tap[0], t);
@@ -83,19 +67,19 @@ INLINE void patch_row(GLOBAL const B* b, LOCAL float* to, unsigned k, unsigned n
     const unsigned q1 = quotient(p->at[1], q), q2 = q - q1 * p->at[1].divisor;
     const unsigned run = least_of(W - l, p->at[1].divisor - q2);
     const int i0 = seen(p, 0, q0, t0), i1 = seen(p, 1, q1, t1);
-    const bool none = (i0 | i1) < 0 || n >= p->n;
+    const bool none = (i0 | i1) < 0 || n >= limit;
     GLOBAL const B* row = b + (none ? 0 : image * (unsigned)p->b_image +
         channel * (unsigned)p->channel + (i0 * (unsigned)p->size[1] + i1) * (unsigned)p->size[2]);
-    if (FORM == PATCHES && p->stride[2] == 1) {
+    if (FORM != SCATTERED && p->stride[2] == 1 && n + W <= limit) {
       const int first = (int)q2 - (int)p->pad[2] + (int)(t2 * (unsigned)p->dilation[2]);
       if (run == W && !none && first >= 0 && first + W <= p->size[2]) {
-        for (int j = 0; j < W; ++j) to[j] = FLOAT(B, row[first + j]);
+        for (int j = 0; j < W; ++j) to[j * step] = FLOAT(B, row[first + j]);
         return;
       }
     }
     for (unsigned j = 0; j < run; ++j) {
-      const int i2 = none ? -1 : seen(p, 2, q2 + j, t2);
-      to[l + j] = i2 < 0 ? 0.0f : FLOAT(B, row[i2]);
+      const int i2 = none || n + j >= limit ? -1 : seen(p, 2, q2 + j, t2);
+      to[(l + j) * step] = i2 < 0 ? 0.0f : FLOAT(B, row[i2]);
     }
     l += run, n += run;
   }
@@ -135,16 +119,21 @@ INLINE void product(GLOBAL const A* a, GLOBAL const B* b, GLOBAL const S* bias, 
       const unsigned k = e / LX, n = (e - k * LX) * W;
       LOCAL float* to = bs + k * TN + n;
       if (k0 + k < end) {
-        patch_row(b, to, k0 + k, n0 + n, p);
+        patch_row(b, to, 1, k0 + k, n0 + n, N, p);
       } else {
         for (int j = 0; j < W; ++j) to[j] = 0.0f;
       }
     }
 #elif FORM == PATCHES_ACROSS
 #pragma unroll 1
-    for (unsigned e = id; e < KB * TN; e += threads) {
-      const unsigned n = e / KB, k = e - n * KB;
-      bs[k * TN + n] = n0 + n < N && k0 + k < end ? patch(b, n0 + n, k0 + k, p) : 0.0f;
+    for (unsigned e = id; e < KB / W * TN; e += threads) {
+      const unsigned n = e / (KB / W), k = (e - n * (KB / W)) * W;
+      LOCAL float* to = bs + k * TN + n;
+      if (n0 + n < N) {
+        patch_row(b, to, TN, n0 + n, k0 + k, end, p);
+      } else {
+        for (int j = 0; j < W; ++j) to[j * TN] = 0.0f;
+      }
     }
 #elif B_ACROSS  // neighbours in b are neighbours along k
 #pragma unroll 1

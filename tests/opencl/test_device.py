@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory, arrays, errors and limits of an OpenCL device."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nnl as nn
+import nnl.functions as F
+from nnl.ext import opencl
+from nnl.ext.device.kernels.module import Code, Geometry, Launch, words
+from nnl.ext.opencl.device import KernelError, OpenClDevice
+from nnl.ext_utils import get_extension_context
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+class TestContext:
+    def test_no_pyopencl(self, monkeypatch):
+        monkeypatch.setattr(opencl, "find_spec", lambda name: None)
+        text = r"'opencl' needs pyopencl \(pip install 'nnl\[opencl\]'\)"
+        with pytest.raises(NotImplementedError, match=text):
+            get_extension_context("opencl")
+
+    def test_no_driver(self, monkeypatch):
+        monkeypatch.setattr(opencl, "found", lambda: ())
+        assert opencl.get_device_count() == 0
+        with pytest.raises(NotImplementedError, match="needs a driver: .* PoCL for processors"):
+            get_extension_context("opencl")
+
+    def test_gpus_of_all_platforms_come_before_processors(self, monkeypatch):
+        import pyopencl as cl
+
+        kinds = cl.device_type
+        a, b, c = (SimpleNamespace(type=t) for t in (kinds.CPU, kinds.GPU, kinds.GPU))
+        platforms = [SimpleNamespace(get_devices=lambda d=d: d) for d in ([a, b], [c])]
+        monkeypatch.setattr(cl, "get_platforms", lambda: platforms)
+        assert opencl.found.__wrapped__() == (b, c, a)
+
+    def test_device_ids(self):
+        with pytest.raises(ValueError, match="device_id is 'x', wanted a number as a str"):
+            get_extension_context("opencl", device_id="x")
+        with pytest.raises(NotImplementedError, match="device_id is 99, and there are 0: "):
+            get_extension_context("opencl", device_id="99")
+
+    def test_the_doctor_lists_devices(self):
+        from nnl.cli.doctor import _opencl
+
+        assert _opencl().state == "ok" and _opencl().text.startswith("0: ")
+
+
+class TestArrays:
+    def test_what_goes_to_the_device_comes_back(self, device):
+        x = device.upload(X)
+        np.testing.assert_array_equal(x.get(), X)
+        np.testing.assert_array_equal(x.reshape(3, -1).get(), X.reshape(3, 2))
+        y = x.copy()
+        y.fill(7)
+        y += x
+        np.testing.assert_array_equal(y.get(), X + 7)
+        np.testing.assert_array_equal(x.get(), X)
+
+    def test_what_is_refused(self, device):
+        x = device.upload(X)
+        with pytest.raises(TypeError, match="becomes one of numpy by get"):
+            np.asarray(x)
+        with pytest.raises(TypeError, match="is written whole, got the index 0"):
+            x[0] = 1
+        with pytest.raises(ValueError, match=r"shape \(2, 3\) has no shape \(4,\)"):
+            x.reshape(4)
+
+
+class TestMemory:
+    def test_what_is_freed_is_given_out_again(self, device):
+        address = device.empty((1000,), np.float32).address
+        assert device.empty((1000,), np.float32).address == address
+        device.memory.trim()
+        assert device.memory.kept == 0
+
+    def test_without_memory_there_is_an_error_and_all_stays_usable(self, device, monkeypatch):
+        x = device.upload(X)
+        used = device.memory.used
+        monkeypatch.setattr(device.memory, "limit", used + 4096)
+        with pytest.raises(MemoryError, match=rf"opencl:0: no memory .*; {used} of {used + 4096}"):
+            device.empty((1 << 20,), np.float32)
+        assert device.memory.used == used
+        np.testing.assert_array_equal((x.copy()).get(), X)
+
+    def test_more_than_there_is_through_a_function(self, device, monkeypatch):
+        monkeypatch.setattr(device.memory, "limit", device.memory.used + (1 << 20))
+        with nn.context_scope(get_extension_context("opencl")), nn.auto_forward():
+            x = nn.Variable.from_numpy_array(X)
+            with pytest.raises(MemoryError, match="opencl:0: no memory"):
+                F.broadcast(F.reshape(x, (2, 3, 1)), (2, 3, 1 << 20))
+            np.testing.assert_array_equal((x + 1).d, X + 1)
+
+
+class TestKernels:
+    def launch(self, body: str) -> Launch:
+        code = Code("nonsense", "broken(y)", ("f32 y",), body=body)
+        found = Launch(code, (1, 1, 1), (1, 1, 1), b"")
+        found.op = "tanh"
+        return found
+
+    @pytest.mark.filterwarnings("ignore::UserWarning")
+    def test_one_that_does_not_compile_says_whose_it_is_and_what_the_device_says(self, device):
+        y = device.upload(X)
+        with pytest.raises(KernelError, match="nonsense of tanh does not compile") as found:
+            self.launch("INLINE void broken(GLOBAL f32* y) { y[0] = unheard_of; }").run(
+                [y.address], device.stream
+            )
+        assert "unheard_of" in str(found.value) and device.info in str(found.value)
+        np.testing.assert_array_equal((y.copy()).get(), X)
+
+    def test_a_device_that_is_lost(self, device, monkeypatch):
+        y, error = device.upload(X), device.cl.RuntimeError
+
+        def lost(*args: Any, **kw: Any) -> None:
+            raise error("clEnqueueReadBuffer failed: DEVICE_NOT_AVAILABLE")
+
+        monkeypatch.setattr(device, "cl", SimpleNamespace(Error=device.cl.Error, enqueue_copy=lost))
+        with pytest.raises(KernelError, match="has refused a copy: .*DEVICE_NOT_AVAILABLE"):
+            y.get()
+
+    def test_a_number_without_float64(self, device):
+        """A double of the host as float, from its bits."""
+        body = "INLINE void decode(GLOBAL f32* y, const P* p) { y[0] = REAL(p->x); }"
+        code = Code("decoded", "decode(y, p)", ("f32 y",), "P",
+                    body="typedef struct { u64 x; } P;\n" + body)  # fmt: skip
+        other = OpenClDevice(0, device.raw)
+        other.options = ["-cl-std=CL1.2"]
+        for value in (0.1, -3e20, 1.0, 0.0, 2.0**-100):
+            y = other.empty((1,), np.float32)
+            Launch(code, (1, 1, 1), (1, 1, 1), words(value)).run([y.address], other.stream)
+            np.testing.assert_allclose(y.get(), [value], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "geometry",
+    [Geometry(64, 32, 16, 4, 1, True), Geometry(32, 8, 4, 1, 1, False)],
+    ids=["work-groups of 64", "no float64"],
+)
+def test_small_devices_compute_the_same(device, monkeypatch, geometry):
+    """Reductions, softmax, products and gradients with other blocks than usual."""
+    monkeypatch.setattr(device, "geometry", geometry)
+    x = np.random.default_rng(0).normal(size=(7, 300)).astype(np.float32)
+    w = np.random.default_rng(1).normal(size=(300, 5)).astype(np.float32)
+    found = []
+    for ctx in (nn.Context(["numpy:float"]), get_extension_context("opencl")):
+        v, m = nn.Variable.from_numpy_array(x, need_grad=True), nn.Variable.from_numpy_array(w)
+        with nn.context_scope(ctx):
+            y = F.affine(F.softmax(v * 2), m)
+            z = F.sum(y * y)
+            z.forward()
+            z.backward()
+        found.append((z.d.copy(), v.g.copy()))
+    np.testing.assert_allclose(found[1][0], found[0][0], rtol=1e-5)
+    np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-4, atol=1e-6)
