@@ -19,6 +19,7 @@ import pytest
 import nnl.ext.device.kernels  # noqa: F401  registers the setups
 from nnl.core.arrays.spec import Spec
 from nnl.core.ops.op import OPS, Op
+from nnl.core.settings.context import Context, using
 from nnl.ext.device.kernels.module import SETUPS
 from nnl.ext.library import plain_attributes
 from tests.cuda import kernels
