@@ -15,7 +15,9 @@ from nnl.core.arrays.array import NdArray
 from nnl.core.graph.variable import Variable
 from nnl.core.interpreters.switches import auto_forward
 from nnl.core.ops.caches import Plans
-from nnl.core.settings.context import STATE
+from nnl.core.settings.context import SPACES, STATE
+from nnl.graph.passes import only
+from nnl.graph.plan.plan import Plan
 from nnl.graph.program.program import Program
 from nnl.graph.recording.recording import Compiled
 from nnl.workspace.tensor import Known, Operator, Tensor, _NeedsValue, check_fed, needed
@@ -117,10 +119,30 @@ class Function:
         """The program of the latest call, as it runs."""
         return self._latest().plan.program
 
-    def text(self, passes: bool = True) -> str:
-        """The program of the latest call, a line a step; without passes, as it was written down."""
+    def text(self, passes: bool | Sequence[str] = True, memory: bool = False) -> str:
+        """The program of the latest call, a line a step.
+
+        Args:
+            passes: Whether as it runs, or as it was written down; or the names of the passes that
+                it is shown after, as they are in nnl.graph.passes: ("prune", "fuse_elementwise").
+            memory: Whether to say too where results lie: `%7 at 64`, in bytes of the memory that
+                steps share one after the other. What is returned has memory of its own.
+        Raises:
+            ValueError: The function has not run, or there is no such pass.
+        """
         compiled = self._latest()
-        return (compiled.plan.program if passes else compiled.recorded.lower()[0]).text()
+        plan: Plan | None = compiled.plan
+        assert plan is not None
+        program = plan.program
+        if passes is not True:
+            program, binding = compiled.recorded.lower()
+            only(program, SPACES[program.space].library(), passes or ())
+            plan = Plan.rest(program, binding, None) if memory else None
+        said = [program.text()]
+        if plan is not None and memory:
+            said += [f"%{s} at {at}" for s, at in plan.offsets.items()]
+            said.append(f"shared: {plan.arena_bytes} bytes")
+        return "\n".join(said)
 
     def _latest(self) -> Compiled:
         if not self.plans:

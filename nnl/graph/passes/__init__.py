@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from nnl.core.arguments.suggest import did_you_mean
 from nnl.ext.library import Library
 from nnl.graph.passes.fusing.attention import fuse_attention
 from nnl.graph.passes.fusing.attention_packed import pack_attention
@@ -85,6 +86,20 @@ def optimise(program: Program, lib: Library, begin: int = 0) -> None:
         begin: Number of the first pass; those before have run.
     """
     _run(PASSES[begin:], program, lib)
+
+
+def only(program: Program, lib: Library | None, names: Sequence[str]) -> None:
+    """Run some passes, in the order that all run in, to look at what they do.
+
+    Raises:
+        ValueError: There is no pass of a name.
+    """
+    known = {p.__name__: p for p in PASSES}
+    for name in names:
+        if name not in known:
+            raise ValueError(f"passes: there is none called {name!r}{did_you_mean(name, known)}")
+    if lib is not None:
+        _run([p for name, p in known.items() if name in names], program, lib)
 
 
 def _run(passes: Sequence[Pass], program: Program, lib: Library) -> None:
