@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import _thread
 import functools
 import os
 import subprocess
@@ -230,41 +229,6 @@ def test_a_program_may_end_or_be_copied_meanwhile(how: str, tmp_path: Path) -> N
     command = [sys.executable, str(script), how]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-
-
-@native
-def test_interrupts_lose_no_parameters() -> None:
-    x, w = variable(32, 32), variable(32, 32)
-    count = nn.Variable.from_numpy_array(np.zeros(1, np.float32))
-    w.need_grad = count.need_grad = True
-    solver = S.Sgd(1.0)
-    solver.set_parameters({"w": w, "count": count})
-    steps = 0
-
-    @speculating
-    def step() -> None:
-        nonlocal steps
-        y = F.tanh(F.batch_matmul(x, w)) * 1e-3
-        solver.zero_grad()
-        (F.sum(y) - F.sum(count)).backward(clear_buffer=True)
-        solver.update()
-        steps += 1
-
-    with nn.auto_forward():
-        for _ in range(5):
-            step()
-        for k in range(20):
-            timer = threading.Timer(0.01 + k * 1e-3, _thread.interrupt_main)
-            with pytest.raises(KeyboardInterrupt):
-                step()
-                timer.start()
-                while True:
-                    step()
-            timer.join()
-            assert count.d[0] in (steps, steps + 1)
-            steps = int(count.d[0])
-            assert np.isfinite(w.d).all()
-    assert step.report().speculated > 10  # type: ignore[attr-defined]
 
 
 @native

@@ -11,14 +11,25 @@ import numpy as np
 import pytest
 
 import nnl as nn
-from nnl import functions as F
 from nnl import parametric_functions as PF
 from nnl.core.ops import random as nnl_random
 from nnl.parametric_functions import initializer
-from tests.parametric_functions.layers import cases
+from tests.parametric_functions import layers, quantized_layers
 
-EXPECTED = json.loads(Path(__file__).with_name("initial_values.json").read_text())
-CASES = cases(nn, PF, initializer)
+FILES = ("initial_values.json", "quantized_initial_values.json")
+EXPECTED = {
+    name: wanted
+    for file in FILES
+    for name, wanted in json.loads(Path(__file__).with_name(file).read_text()).items()
+}
+
+
+def cases():
+    """{name: a call of layers}; initializers keep the generator of their making."""
+    return {**layers.cases(nn, PF, initializer), **quantized_layers.cases(nn, PF, initializer)}
+
+
+CASES = cases()
 FIRST_WORDS = ["0xbecb77c5", "0x3d73d8ba", "0x3edb8900", "0x3e0f7d3a"]
 
 
@@ -33,9 +44,7 @@ def test_every_case_has_expected_values():
 
 @pytest.mark.parametrize("name", list(CASES))
 def test_parameters_are_those_of_nnabla(name):
-    if name == "deformable" and not hasattr(F, "deformable_convolution"):
-        pytest.skip("deformable_convolution is not written yet")
-    made = cases(nn, PF, initializer)  # initializers keep the generator of their making
+    made = cases()
     nn.seed(313)
     made[name]()
     got = [

@@ -334,12 +334,6 @@ def cast(ctx: Any, node: Any, x: Any) -> Any:
     return cast_to(x, dtype, getattr(node, "saturate", 1))
 
 
-@onnx_import("CastLike")
-def cast_like(ctx: Any, node: Any, x: Any, target: Any) -> Any:
-    """x in the element type of another value."""
-    return cast_to(x, dtype_of(target), getattr(node, "saturate", 1))
-
-
 def cast_to(x: Any, dtype: Any, saturate: int = 1) -> Any:
     """x as this type; what is not a float becomes an array as soon as it is known."""
     old = dtype_of(x)

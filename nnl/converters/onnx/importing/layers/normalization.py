@@ -230,32 +230,10 @@ def _between(x: Any, low: float = 0.0, high: float = 1.0) -> Any:
     return F.minimum_scalar(F.maximum_scalar(x, low), high)
 
 
-@onnx_import("HardSwish")
-def hard_swish(ctx: Any, node: Any, x: Any) -> Any:
-    """x max(0, min(1, x / 6 + 1 / 2))."""
-    x = var(x)
-    return x * _between(F.add_scalar(F.mul_scalar(x, 1 / 6), 0.5))
-
-
 @onnx_import("Softplus")
 def softplus(ctx: Any, node: Any, x: Any) -> Any:
     """log(1 + exp(x))."""
     return F.softplus(var(x))
-
-
-@onnx_import("Celu")
-def celu(ctx: Any, node: Any, x: Any) -> Any:
-    """max(0, x) + min(0, alpha (exp(x / alpha) - 1))."""
-    x = var(x)
-    low = F.mul_scalar(F.minimum_scalar(x, 0.0), 1.0 / node.alpha)
-    return F.relu(x) + F.mul_scalar(F.add_scalar(F.exp(low), -1.0), node.alpha)
-
-
-@onnx_import("ThresholdedRelu")
-def thresholded_relu(ctx: Any, node: Any, x: Any) -> Any:
-    """x where it is larger than alpha, else 0."""
-    x = var(x)
-    return x * F.greater_scalar(x, node.alpha)
 
 
 @onnx_import("Shrink")
@@ -278,13 +256,3 @@ def gelu(ctx: Any, node: Any, x: Any) -> Any:
         )
         return F.mul_scalar(x, 0.5) * F.add_scalar(F.tanh(inner), 1.0)
     return F.mul_scalar(x, 0.5) * F.add_scalar(F.erf(F.mul_scalar(x, math.sqrt(0.5))), 1.0)
-
-
-@onnx_import("MeanVarianceNormalization")
-def mean_variance_normalization(ctx: Any, node: Any, x: Any) -> Any:
-    """(x - mean) / (deviation + 1e-9) over axes."""
-    x = var(x)
-    axes = tuple(axis_of(a, x.ndim) for a in node.axes)
-    centred = x - F.mean(x, axis=axes, keepdims=True)
-    deviation = F.pow_scalar(F.mean(centred * centred, axis=axes, keepdims=True), 0.5)
-    return centred / F.add_scalar(deviation, 1e-9)
