@@ -4,6 +4,7 @@
 from nnl.core.ops.random import seed as set_random_seed
 from nnl.dialects.caffe.layer import KINDS as _KINDS
 from nnl.dialects.caffe.layer import Blob, Parameter
+from nnl.dialects.caffe.layers.data import files as _databases
 from nnl.dialects.caffe.net import TEST, TRAIN, Net
 from nnl.dialects.caffe.python_layer import Layer
 from nnl.dialects.caffe.solver import (
@@ -20,7 +21,7 @@ from nnl.dialects.caffe.solver import (
 
 def layer_type_list() -> list[str]:
     """The types of layers that networks may have."""
-    return sorted(_KINDS)
+    return sorted(t for t, kind in _KINDS.items() if kind.build is not _databases)
 
 
 def set_mode_cpu() -> None:

@@ -450,10 +450,15 @@ class Net:
         Raises:
             ValueError: The file is damaged, or a shape differs; nothing is changed then.
         """
-        found = read_weights(path, lambda shapes: self._places(path, shapes))
-        for name in found.keys() & self.params.keys():
-            for p, a in zip(self.params[name], found[name], strict=True):
-                if not np.may_share_memory(p.data, a):
+        direct: dict[tuple[str, int], Array] = {}
+
+        def into(shapes: Shapes) -> dict[tuple[str, int], Array]:
+            direct.update(self._places(path, shapes))
+            return {} if path.endswith(".h5") else direct
+
+        for name, arrays in read_weights(path, into).items():
+            for i, (p, a) in enumerate(zip(self.params.get(name, ()), arrays, strict=False)):
+                if (name, i) not in direct or not np.may_share_memory(direct[name, i], a):
                     p.data[...] = a.reshape(p.shape)
 
     def _places(self, path: str, shapes: Shapes) -> dict[tuple[str, int], Array]:

@@ -378,3 +378,9 @@ def test_values_and_gradients_are_those_of_pytorch(row):
         for w, p in zip(ws, weights, strict=True):
             if w.grad is not None and p.variable.need_grad:
                 np.testing.assert_allclose(p.diff, w.grad.numpy(), rtol=2e-4, atol=1e-4)
+
+
+def test_every_type_has_a_row_or_a_test_of_its_own():
+    elsewhere = "Input DummyData MemoryData HDF5Data Python Silence PriorBox DetectionOutput"
+    assert set(caffe.layer_type_list()) - {row[0] for row in ROWS} == set(elsewhere.split())
+    assert len(caffe.layer_type_list()) >= 60

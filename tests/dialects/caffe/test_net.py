@@ -382,8 +382,10 @@ def test_data_comes_from_memory_fillers_and_files(tmp_path, monkeypatch):
     text = """layer { name: "m" type: "MemoryData" top: "d" top: "l"
       memory_data_param { batch_size: 2 channels: 1 height: 1 width: 3 } }
     layer { name: "f" type: "DummyData" top: "c" top: "g" dummy_data_param { shape { dim: 4 }
-      data_filler { value: 7 } data_filler { type: "gaussian" } } }"""
+      data_filler { value: 7 } data_filler { type: "gaussian" } } }
+    layer { name: "s" type: "Silence" bottom: "g" }"""
     net = net_of(text, caffe.TRAIN)
+    assert net.outputs == ["d", "l", "c"]
     with pytest.raises(ValueError, match="call Net.set_input_arrays"):
         net.forward()
     rows = np.arange(12, dtype="f").reshape(4, 1, 1, 3)
@@ -454,3 +456,63 @@ def test_fillers_have_the_published_spread():
     assert (found["sparse"] != 0).reshape(40, -1).sum(1).mean() == pytest.approx(9, rel=0.2)
     line = np.array([0.5, 1, 0.5])
     np.testing.assert_allclose(found["linear"][0, 0], np.outer(line, line))
+
+
+def test_blobs_are_tensors_of_the_other_dialects():
+    import nnl.dialects.tensorflow as tf
+    import nnl.dialects.theano as theano
+    import nnl.dialects.theano.tensor as T
+
+    net = net_of(CHAIN, caffe.TEST)
+    x = np.random.default_rng(0).normal(size=(2, 3)).astype("f")
+    wanted = net.forward(x=x)["b"].copy()
+    b, w = net.blobs["b"], net.params["b"][0].tensor
+    loss = T.sum(b**2)
+    f = theano.function([net.blobs["x"]], [loss, theano.grad(loss, w)])
+    value, gradient = f(x)
+    with tf.Session() as session:
+        half = session.run(b / 2.0, feed_dict={net.blobs["x"]: x})
+    np.testing.assert_allclose(half, wanted / 2, rtol=1e-6)
+    np.testing.assert_allclose(value, (wanted**2).sum(), rtol=1e-5)
+    net.backward(b=2 * wanted)
+    np.testing.assert_allclose(gradient.T, net.params["b"][0].diff, rtol=1e-5)
+
+
+def test_the_mask_of_dropout_reaches_its_gradient():
+    text = """name: "drop" force_backward: true input: "x" input_shape { dim: 1000 }
+    layer { name: "d" type: "Dropout" bottom: "x" top: "y" dropout_param { dropout_ratio: 0.2 } }"""
+    net = net_of(text, caffe.TRAIN)
+    y = net.forward(x=np.ones(1000))["y"].copy()
+    assert set(np.unique(y)) == {0, np.float32(1.25)} and 720 < (y > 0).sum() < 880
+    net.backward(y=np.ones(1000))
+    np.testing.assert_array_equal(net.blobs["x"].diff, y)
+    assert (net_of(text, caffe.TEST).forward(x=np.ones(1000))["y"] == 1).all()
+
+
+def test_boxes_to_begin_with_and_boxes_that_are_found():
+    text = """input: "f" input: "i" input: "l" input: "c" input: "p"
+    input_shape { dim: 1 dim: 2 dim: 1 dim: 1 } input_shape { dim: 1 dim: 3 dim: 10 dim: 20 }
+    input_shape { dim: 1 dim: 12 } input_shape { dim: 1 dim: 6 }
+    input_shape { dim: 1 dim: 2 dim: 12 }
+    layer { name: "b" type: "PriorBox" bottom: "f" bottom: "i" top: "b"
+      prior_box_param { min_size: 4 max_size: 9 variance: 0.1 variance: 0.1 variance: 0.2
+        variance: 0.2 } }
+    layer { name: "o" type: "DetectionOutput" bottom: "l" bottom: "c" bottom: "p" top: "o"
+      detection_output_param { num_classes: 2 code_type: CENTER_SIZE keep_top_k: 5
+        confidence_threshold: 0.1 nms_param { nms_threshold: 0.45 top_k: 10 } } }"""
+    net = net_of(text, caffe.TEST)
+    priors = [[0, 0, 0.4, 0.4], [0.02, 0, 0.42, 0.4], [0.6, 0.6, 0.8, 0.8]]
+    prior = np.array([np.ravel(priors), np.tile([0.1, 0.1, 0.2, 0.2], 3)])
+    loc = np.zeros((3, 4))
+    loc[2] = 5, 0, 5 * np.log(2), 0  # moves the last one by half its width, and doubles that
+    found = net.forward(
+        f=np.zeros((1, 2, 1, 1)), i=np.zeros((1, 3, 10, 20)), l=loc.reshape(1, 12),
+        c=[[0.1, 0.9, 0.2, 0.8, 0.3, 0.7]], p=prior[None],
+    )  # fmt: skip
+    wanted = [[0, 1, 0.9, 0, 0, 0.4, 0.4], [0, 1, 0.7, 0.6, 0.6, 1, 0.8]]
+    np.testing.assert_allclose(found["o"], [[wanted]], rtol=1e-5, atol=1e-6)
+    boxes = [[0.4, 0.3, 0.6, 0.7], [0.35, 0.2, 0.65, 0.8]]
+    np.testing.assert_allclose(found["b"][0, 0], np.ravel(boxes), rtol=1e-6)
+    np.testing.assert_allclose(found["b"][0, 1], np.tile([0.1, 0.1, 0.2, 0.2], 2))
+    found = net.forward(c=[[1, 0, 1, 0, 1, 0]])["o"]
+    assert found.shape == (1, 1, 0, 7)
