@@ -164,7 +164,7 @@ class Workspace:
         Args:
             output_gradients: Arrays, one for each of its results; ones where there are none.
         Raises:
-            KeyError: The operator has not run.
+            KeyError: The operator has not run, or what it left was released.
         """
         if operator.anchor not in self._recorded:
             raise KeyError(f"Workspace.gradient: {operator.anchor!r} has not run")
@@ -172,6 +172,10 @@ class Workspace:
         starts = [NdArray.from_numpy_array(np.asarray(g, np.float32)) for g in output_gradients]
         with auto_forward(True):
             return [np.array(g.d) for g in grad(made, inputs, starts or None)]
+
+    def release(self, operator: Operator) -> None:
+        """Remove an operator's anchor: what its gradient needs is not held for it any more."""
+        self._recorded.pop(operator.anchor, None)
 
 
 CURRENT = [Workspace()]

@@ -207,6 +207,8 @@ def _dot(a: Any, b: Any) -> Any:
     x, y = var(a), var(b)
     if x.ndim == 0 or y.ndim == 0:
         return handled("Mul", x, y)
+    if x.ndim == y.ndim == 2 and x.shape[1] == y.shape[0]:
+        return F.affine(x, y)
     shape = (*x.shape[:-1], *y.shape[:-2], *y.shape[-1:][: y.ndim - 1])
     if x.shape[-1] != (y.shape[-2] if y.ndim > 1 else y.shape[0]):
         raise ValueError(f"dot: shapes {x.shape} and {y.shape} do not fit")

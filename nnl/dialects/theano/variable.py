@@ -79,6 +79,14 @@ def fraction(x: Any) -> np.dtype[Any]:
     return dtype if dtype.kind == "f" else np.dtype(config.floatX)
 
 
+class Type(str):
+    """The name of a type of elements, with what other dialects read of it."""
+
+    name = property(str)
+    kind = property(lambda self: np.dtype(self).kind)
+    itemsize = property(lambda self: np.dtype(self).itemsize)
+
+
 class TensorType:
     """Type of elements and number of axes; called, it makes a variable.
 
@@ -147,7 +155,7 @@ class Variable(ws.Tensor):
 
     @dtype.setter
     def dtype(self, value: Any) -> None:
-        self._dtype = str(as_dtype(value))
+        self._dtype = Type(as_dtype(value))
 
     @property
     def type(self) -> TensorType:
