@@ -39,6 +39,7 @@ class Net:
     Attributes:
         blobs: By name; of those that layers change in place, what they are in the end, except of
             inputs: what they are given.
+        ends: All blobs as they are in the end, inputs too.
         params: {layer: its parameters}.
         inputs, outputs: Names of blobs that are given, and of those that no layer reads.
     Raises:
@@ -85,7 +86,7 @@ class Net:
         )
         self.layers: list[Layer] = []
         self.blobs: OrderedDict[str, Blob] = OrderedDict()
-        self._now: dict[str, Blob] = {}  # the same, inputs too as they are in the end
+        self.ends: dict[str, Blob] = {}
         self.params: OrderedDict[str, list[Parameter]] = OrderedDict()
         self.parameters: list[Parameter] = []
         self.shared: dict[str, Parameter] = {}
@@ -175,7 +176,7 @@ class Net:
                         f"bottom {name!r} is made by layer {makers[name]!r}, after it or in a cycle"
                     )
                 raise layer.fail(f"no layer makes bottom {name!r}{did_you_mean(name, self.blobs)}")
-            layer.bottoms.append(self._now[name])
+            layer.bottoms.append(self.ends[name])
             unread.pop(name, None)
         for name in m.top:
             if name in self.blobs and name not in m.bottom:
@@ -183,7 +184,7 @@ class Net:
         kind.build(layer, *layer.bottoms)
         self.layers.append(layer)
         for i, (name, t) in enumerate(zip(m.top, layer.tops, strict=True)):
-            self._now[name] = t
+            self.ends[name] = t
             if name not in self.blobs or self.blobs[name].operator is not None:
                 self.blobs[name] = t
             unread[name] = None
@@ -218,11 +219,6 @@ class Net:
         return beside if not os.path.exists(name) and os.path.exists(beside) else name
 
     # ---- values ----
-
-    @property
-    def ends(self) -> Mapping[str, Blob]:
-        """All blobs by name, as they are in the end."""
-        return self._now
 
     def value(self, t: Tensor) -> NdArray:
         """The array of a blob."""
@@ -275,7 +271,7 @@ class Net:
         """A function of the workspace from blobs to blobs; the network's own if none are named."""
         return Function(
             [self.blobs[n] for n in inputs or self.inputs],
-            [self._now[n] for n in outputs or self.outputs],
+            [self.ends[n] for n in outputs or self.outputs],
             name=self.name,
         )
 
@@ -348,7 +344,7 @@ class Net:
             self.reshape()
         self._run(first, last, True)
         names = self.outputs if end is None else list(self.layers[last].message.top)
-        return {name: self._now[name].data for name in (*names, *returned)}
+        return {name: self.ends[name].data for name in (*names, *returned)}
 
     def backward(
         self,
@@ -372,7 +368,7 @@ class Net:
         first = self._index(end, 0, where)
         graph = self._graph(first, last)
         for name, value in tops.items():
-            t = self._blob(name, where) and self._now[name]
+            t = self._blob(name, where) and self.ends[name]
             if t not in graph.heads:
                 raise ValueError(f"{where}: {name!r} is no output of these layers")
             a = np.asarray(value, np.float32)
