@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 from typing import Any
 from weakref import WeakValueDictionary
@@ -47,6 +46,7 @@ class Workspace:
         self.functions: WeakValueDictionary[str, Any] = WeakValueDictionary()
         self._recorded: dict[str, tuple[Operator, list[Variable], list[Variable]]] = {}
         self._outer: list[Workspace] = []
+        self._taken: dict[str, int] = {}  # numbers up to this one follow a name
 
     def __enter__(self) -> Workspace:
         """Make it the one that new tensors are in."""
@@ -63,7 +63,11 @@ class Workspace:
         """The name, or with _1, _2, ... at its end the first that is free."""
         if name not in self.tensors:
             return name
-        return next(n for i in itertools.count(1) if (n := f"{name}_{i}") not in self.tensors)
+        i = self._taken.get(name, 1)
+        while (found := f"{name}_{i}") in self.tensors:
+            i += 1
+        self._taken[name] = i
+        return found
 
     def add(self, name: str, tensor: Tensor) -> str:
         """Note a tensor under its name, which is made unique."""
@@ -132,6 +136,7 @@ class Workspace:
 
     def reset(self, keys: Iterable[str] | None = None) -> None:
         """Forget tensors, their values and what the registry keeps for them: all, or some."""
+        self._taken.clear()
         if keys is None:
             self.functions.clear()
         for key in list(self.tensors if keys is None else keys):

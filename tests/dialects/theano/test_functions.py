@@ -55,6 +55,9 @@ def test_shared_values_are_parameters_and_updates_see_old_values(workspace):
     rows = theano.function([], w.sum(axis=1))
     w.set_value(np.ones((5, 3)))  # other sizes
     assert rows().tolist() == [3.0] * 5
+    w.set_value(np.full((2, 3), 4))
+    assert rows().tolist() == [12, 12]
+    w.set_value(np.ones((5, 3)))
     held = w.get_value(borrow=True)
     held[:] = 2
     assert w.get_value()[0, 0] == 2 and pickle.loads(pickle.dumps(w)).get_value().shape == (5, 3)
