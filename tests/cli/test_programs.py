@@ -114,12 +114,12 @@ def test_verify_sees_a_program_that_is_not_its_source(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    wrong = nn.graph.program.files.Programs.run
+    wrong = nn.graph.saving.files.Programs.run
 
     def run_otherwise(self, *args, **inputs):
         return {k: v + 1 for k, v in wrong(self, *args, **inputs).items()}
 
-    monkeypatch.setattr(nn.graph.program.files.Programs, "run", run_otherwise)
+    monkeypatch.setattr(nn.graph.saving.files.Programs, "run", run_otherwise)
     assert run("convert", file, tmp_path / "o.nnlp", "--verify") == 1
     assert "differs from its source" in capsys.readouterr().err
     assert not (tmp_path / "o.nnlp").exists()
