@@ -110,7 +110,7 @@ def test_programs_that_write_take_turns_and_readers_see_whole_updates(
     with nn.context_scope(nn.Context([f"{backend}:float"])):
         x.d = 0
         step(x), look(x)
-        saver = nn.graph.program.saving.Saver()
+        saver = nn.graph.saving.saving.Saver()
         step.add_to(saver, "step"), look.add_to(saver, "look")
         saver.write(tmp_path / "a.nnlp")
     found = nn.load_program(tmp_path / "a.nnlp")
