@@ -184,7 +184,7 @@ def changed(trained, name, **parts):
 
 
 @pytest.mark.parametrize("name, parts, text", [
-    ("bert", {"model": {"unk_token": "none"}}, "unk_token is none, which is no token"),
+    ("bert", {"model": {"unk_token": "[NIL]"}}, "unk_token is [NIL], which is no token"),
     ("bert", {"model": {"vocab": {"a": 2**40}}}, f"the token a is {2**40}"),
     ("bert", {"post_processor": {"sep": ["</s>"]}}, "the post_processor has no sep"),
     ("t5", {"model": {"vocab": []}}, "the model has no tokens"),

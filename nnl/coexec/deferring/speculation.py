@@ -224,7 +224,9 @@ class Speculation:
         deferred.speculation = None
         self.undo()
         for number in self.too_early():
-            deferred.given[-2 - number].bufs.update(deferred.before.pop(number))
+            if number in deferred.before:  # else an interrupt came after this was done
+                deferred.given[-2 - number].bufs.update(deferred.before[number])
+                del deferred.before[number]
         for at, nd in self._waiting.items():
             nd.bufs.update(self._taken.pop(at, {}))
             nd.record.work = None
