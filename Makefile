@@ -94,7 +94,7 @@ test-opencl: setup
 	@$(PY) -c 'import pyopencl' 2>/dev/null || $(PY) -m pip install $(PIP_FLAGS) 'pyopencl>=2025.1'
 	@$(PY) -c 'from nnl.ext import opencl; import sys; sys.exit(bool(opencl.missing()))' || \
 	  $(PY) -m pip install $(PIP_FLAGS) pocl-binary-distribution==3.0
-	$(PYTEST) -m "not long and not browser" tests/opencl $(ARGS)
+	$(PYTEST) -m "not long and not browser" tests/opencl tests/cuda $(ARGS)
 
 interop: setup setup-interop
 	NNL_INTEROP_PYTHON=$(INTEROP_VENV)/bin/python $(PYTEST) -m interop $(ARGS)
