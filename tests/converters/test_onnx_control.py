@@ -17,7 +17,7 @@ import nnl.parametric_functions as PF  # noqa: E402
 from nnl.converters.onnx import load  # noqa: E402
 from nnl.converters.onnx.exporting.exporter import export  # noqa: E402
 from nnl.converters.onnx.file.errors import OnnxError, UnsupportedOperator  # noqa: E402
-from tests.converters.test_onnx_import import (  # noqa: E402
+from tests.converters.onnx_nodes import (  # noqa: E402
     model,
     node,
     normal,

@@ -9,7 +9,7 @@ from nnl.cli.main import main
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto  # noqa: E402
 
-from tests.converters.test_onnx_import import node  # noqa: E402
+from tests.converters.onnx_nodes import node  # noqa: E402
 from tests.converters.test_onnx_open_loops import INT, check, saved  # noqa: E402
 
 BOOL = TensorProto.BOOL

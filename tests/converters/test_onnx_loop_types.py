@@ -16,8 +16,8 @@ ml_dtypes = pytest.importorskip("ml_dtypes")
 from onnx import TensorProto, helper  # noqa: E402
 
 from nnl.converters.onnx import load  # noqa: E402
+from tests.converters.onnx_nodes import model, node, value  # noqa: E402
 from tests.converters.test_onnx_control import constant, graph  # noqa: E402
-from tests.converters.test_onnx_import import model, node, value  # noqa: E402
 
 VALUES = {
     TensorProto.INT32: np.array(2, np.int32),

@@ -10,8 +10,8 @@ from nnl.cli.main import main
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
+from tests.converters.onnx_nodes import node, value  # noqa: E402
 from tests.converters.test_onnx_control import constant, graph  # noqa: E402
-from tests.converters.test_onnx_import import node, value  # noqa: E402
 
 INT, BOOL, FLOAT = TensorProto.INT64, TensorProto.BOOL, TensorProto.FLOAT
 SIZES = [(1, 1, 3), (2, 7, 3), (4, 30, 3)]

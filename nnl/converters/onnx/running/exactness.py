@@ -16,11 +16,11 @@ import numpy as np
 
 from nnl.converters.onnx.file.model import Model
 from nnl.converters.onnx.file.operators import Node
+from nnl.converters.onnx.file.tensors import dtype_of_code
 from nnl.converters.onnx.running.interpreter import Interpreter
 from nnl.converters.onnx.values.values import dtype_of, is_float, is_var
 from nnl.core.graph.node import Value
 
-FLOAT = 1  # onnx.TensorProto.FLOAT
 LARGEST = 2**24  # float32 holds all whole numbers up to here, and what was cast from float32
 OF_INPUTS = 2**20
 Bound = Callable[[Sequence[float], int], float]  # of the inputs, and the elements of the first
@@ -78,8 +78,12 @@ def _numbers(node: Node) -> list[float]:
 
 def made_whole(model: Model) -> set[str]:
     """The inputs that a model casts to whole numbers."""
-    casts = (n for n in model.walk() if n.op_type == "Cast" and n.attributes.get("to") != FLOAT)
-    return {n.inputs[0] for n in casts} & {v.name for v in model.graph.inputs}
+    casts = {n.inputs[0] for n in model.walk() if "int" in _cast_to(n)}
+    return casts & {v.name for v in model.graph.inputs}
+
+
+def _cast_to(node: Node) -> str:
+    return dtype_of_code(node.attributes["to"], "to").name if node.op_type == "Cast" else ""
 
 
 class _Inexact(TypeError):
@@ -111,7 +115,7 @@ class ExactInterpreter(Interpreter):
         return outputs
 
     def _call(self, node: Node, values: list[Any], captured: list[Any]) -> list[Any]:
-        to_float = node.op_type == "Cast" and node.attributes.get("to") == FLOAT
+        to_float = _cast_to(node) == "float32"
         bounds = [self._bound(v, to_float) for v in values]
         if node.op_type == "Cast" and is_var(values[0]) and values[0].edge.key in self._given:
             bounds = [min(bounds[0], OF_INPUTS)]  # made_whole() says so to who checks it

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import itertools
 import logging
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -34,8 +35,8 @@ from nnl.core.settings.context import using
 
 logger = logging.getLogger("nnl")
 
-# {parameter: the model that has made it, the initializer it was made of}
-_MADE: WeakKeyDictionary[Variable, tuple[ref[OnnxModel], str]] = WeakKeyDictionary()
+# {parameter: checksum of the initializer that it was made of}
+_MADE: WeakKeyDictionary[Variable, int] = WeakKeyDictionary()
 
 
 def load(
@@ -206,19 +207,13 @@ class OnnxModel:
         self._names = names
 
     def _is_of_another(self, name: str, key: str) -> bool:
-        """Whether a parameter of this name is another's than what the initializer is for."""
-        found, value = get_parameter(key), self._values[name]
-        if found is None:
-            return False
-        if found.shape != value.shape:
-            return True
-        if found not in _MADE:
-            return False  # loaded from a file for this model, as far as anybody can know
-        maker, of = _MADE[found]
-        other = maker()
-        if other is self:
-            return False
-        return not np.array_equal(found.d if other is None else other._values[of], value)
+        """Whether a parameter of this name was made of another initializer than this model's.
+
+        One that no model has made was loaded from a file, for this model as far as one can know.
+        """
+        found = get_parameter(key)
+        made_of = None if found is None else _MADE.get(found)
+        return made_of is not None and made_of != _checksum(self._values[name])
 
     def _warn_of_strangers(self) -> None:
         """Say so when this scope holds parameters of these names before the first call in it.
@@ -272,7 +267,7 @@ class OnnxModel:
         if new:
             made = get_parameter(key)
             assert made is not None
-            _MADE[made] = ref(self), name
+            _MADE[made] = _checksum(value)
         return tagged(handle, value.dtype)
 
     def parameters(self) -> dict[str, Variable]:
@@ -312,6 +307,10 @@ class OnnxModel:
             f"<OnnxModel {self.model.graph.name!r}: {len(self.model.graph.nodes)} nodes, "
             f"{self.inputs} -> {self.outputs}>"
         )
+
+
+def _checksum(array: np.ndarray[Any, Any]) -> int:
+    return zlib.crc32(np.ascontiguousarray(array), zlib.crc32(repr(array.shape).encode()))
 
 
 def _initializers(graph: Graph) -> list[tuple[str, Any]]:
