@@ -16,7 +16,6 @@ import numpy as np
 
 from nnl.converters.onnx.file.model import Model
 from nnl.converters.onnx.file.operators import Node
-from nnl.converters.onnx.file.tensors import dtype_of_code
 from nnl.converters.onnx.running.interpreter import Interpreter
 from nnl.converters.onnx.values.values import dtype_of, is_float, is_var
 from nnl.core.graph.node import Value
@@ -78,12 +77,16 @@ def _numbers(node: Node) -> list[float]:
 
 def made_whole(model: Model) -> set[str]:
     """The inputs that a model casts to whole numbers."""
-    casts = {n.inputs[0] for n in model.walk() if "int" in _cast_to(n)}
+    casts = {n.inputs[0] for n in model.walk() if "INT" in _cast_to(n)}
     return casts & {v.name for v in model.graph.inputs}
 
 
 def _cast_to(node: Node) -> str:
-    return dtype_of_code(node.attributes["to"], "to").name if node.op_type == "Cast" else ""
+    """ONNX's name of the type that a node casts to; "" of other nodes and of no type."""
+    from onnx import TensorProto
+
+    names = {code: name for name, code in TensorProto.DataType.items()}
+    return names.get(node.attributes.get("to"), "") if node.op_type == "Cast" else ""
 
 
 class _Inexact(TypeError):
@@ -115,7 +118,7 @@ class ExactInterpreter(Interpreter):
         return outputs
 
     def _call(self, node: Node, values: list[Any], captured: list[Any]) -> list[Any]:
-        to_float = _cast_to(node) == "float32"
+        to_float = _cast_to(node) == "FLOAT"
         bounds = [self._bound(v, to_float) for v in values]
         if node.op_type == "Cast" and is_var(values[0]) and values[0].edge.key in self._given:
             bounds = [min(bounds[0], OF_INPUTS)]  # made_whole() says so to who checks it
