@@ -26,8 +26,8 @@ def _layer(default):
     """Decorator: f(x, ...) in a scope of its own, in which it makes or finds its variables."""
 
     def decorate(f):
-        def call(inputs, *args, name = None, reuse = None,
-                 trainable = True, _reuse = None, **options):  # fmt: skip
+        def call(inputs, *args, name=None, reuse=None,
+                 trainable=True, _reuse=None, **options):  # fmt: skip
             again = reuse if reuse is not None else _reuse
             with variable_scope(name, default_name=default, reuse=again):
                 return f(tensor(inputs), *args, trainable=trainable, **options)
@@ -38,17 +38,8 @@ def _layer(default):
     return decorate
 
 
-def _weights(
-    name,
-    shape,
-    initializer,
-    regularizer,
-    trainable,
-    constraint=None,
-):
-    return get_variable(
-        name, shape, initializer=initializer, regularizer=regularizer, trainable=trainable
-    )
+def _weights(name, shape, initializer, regularizer, trainable):
+    return get_variable(name, shape, None, initializer, regularizer, trainable)
 
 
 def _finished(y, bias, activation, regularizer=None):
@@ -60,11 +51,11 @@ def _finished(y, bias, activation, regularizer=None):
 
 
 @_layer("dense")
-def dense(x, units, activation = None, use_bias = True,
-          kernel_initializer = None, bias_initializer = None,
-          kernel_regularizer = None, bias_regularizer = None,
-          activity_regularizer = None, kernel_constraint = None,
-          bias_constraint = None, trainable = True):  # fmt: skip
+def dense(x, units, activation=None, use_bias=True,
+          kernel_initializer=None, bias_initializer=None,
+          kernel_regularizer=None, bias_regularizer=None,
+          activity_regularizer=None, kernel_constraint=None,
+          bias_constraint=None, trainable=True):  # fmt: skip
     """$f(x w + b)$ of the last axis."""
     if x.sizes is None or x.sizes[-1] is None:
         raise ValueError(
@@ -80,12 +71,12 @@ def dense(x, units, activation = None, use_bias = True,
 
 
 def _convolution(rank, default, turned=False, depthwise=False):
-    def f(x, filters, kernel_size, strides = 1, padding = "valid",
-          data_format = "channels_last", dilation_rate = 1, activation = None,
-          use_bias = True, kernel_initializer = None, bias_initializer = None,
-          kernel_regularizer = None, bias_regularizer = None,
-          activity_regularizer = None, trainable = True, depth_multiplier = 1,
-          depthwise_initializer = None, pointwise_initializer = None,
+    def f(x, filters, kernel_size, strides=1, padding="valid",
+          data_format="channels_last", dilation_rate=1, activation=None,
+          use_bias=True, kernel_initializer=None, bias_initializer=None,
+          kernel_regularizer=None, bias_regularizer=None,
+          activity_regularizer=None, trainable=True, depth_multiplier=1,
+          depthwise_initializer=None, pointwise_initializer=None,
           **_):  # fmt: skip
         first = data_format == "channels_first"
         form = {1: "NWC", 2: "NHWC", 3: "NDHWC"}[rank]
@@ -137,8 +128,8 @@ separable_conv2d = _convolution(2, "separable_conv2d", depthwise=True)
 
 
 def _pooling(rank, function):
-    def f(inputs, pool_size, strides, padding = "valid",
-          data_format = "channels_last", name = None):  # fmt: skip
+    def f(inputs, pool_size, strides, padding="valid",
+          data_format="channels_last", name=None):  # fmt: skip
         pool, x = getattr(nn, function), tensor(inputs)
         form = {1: "NHWC", 2: "NHWC", 3: "NDHWC"}[rank]
         form = "NC" + form[1:-1] if data_format == "channels_first" else form
@@ -157,8 +148,8 @@ average_pooling1d, average_pooling2d, average_pooling3d = (
 )
 
 
-def dropout(inputs, rate = 0.5, noise_shape = None, seed = None,
-            training = False, name = None):  # fmt: skip
+def dropout(inputs, rate=0.5, noise_shape=None, seed=None,
+            training=False, name=None):  # fmt: skip
     """nn.dropout while it trains."""
     x = tensor(inputs)
     return smart_cond(training, lambda: nn.dropout(x, 1 - rate, noise_shape, seed, name), lambda: x)
@@ -174,12 +165,12 @@ def flatten(inputs, name=None, data_format="channels_last"):
 
 
 @_layer("batch_normalization")
-def batch_normalization(x, axis = -1, momentum = 0.99, epsilon = 1e-3,
-                        center = True, scale = True, beta_initializer = None,
-                        gamma_initializer = None, moving_mean_initializer = None,
-                        moving_variance_initializer = None, beta_regularizer = None,
-                        gamma_regularizer = None, training = False,
-                        trainable = True, updates_collections = GraphKeys.UPDATE_OPS,
+def batch_normalization(x, axis=-1, momentum=0.99, epsilon=1e-3,
+                        center=True, scale=True, beta_initializer=None,
+                        gamma_initializer=None, moving_mean_initializer=None,
+                        moving_variance_initializer=None, beta_regularizer=None,
+                        gamma_regularizer=None, training=False,
+                        trainable=True, updates_collections=GraphKeys.UPDATE_OPS,
                         **_):  # fmt: skip
     """Normalized by statistics of the batch while it trains, else by their moving averages.
 
@@ -236,10 +227,9 @@ def batch_normalization(x, axis = -1, momentum = 0.99, epsilon = 1e-3,
     return y
 
 
-def contrib_batch_norm(inputs, decay = 0.999, center = True, scale = False,
-                       epsilon = 0.001, activation_fn = None, updates_collections =
-                       GraphKeys.UPDATE_OPS, is_training = True, reuse = None,
-                       trainable = True, scope = None, **_):  # fmt: skip
+def contrib_batch_norm(inputs, decay=0.999, center=True, scale=False, epsilon=0.001,
+                       activation_fn=None, updates_collections=GraphKeys.UPDATE_OPS,
+                       is_training=True, reuse=None, trainable=True, scope=None, **_):  # fmt: skip
     """batch_normalization as tf.contrib.layers has it; without a collection the averages are
     updated whenever the result is computed."""
     before = len(get_collection(GraphKeys.UPDATE_OPS))
@@ -257,11 +247,11 @@ def contrib_batch_norm(inputs, decay = 0.999, center = True, scale = False,
     return y if activation_fn is None else activation_fn(y)
 
 
-def contrib_layer_norm(inputs, center = True, scale = True,
-                       activation_fn = None, reuse = None, variables_collections = None,
-                       outputs_collections = None, trainable = True,
-                       begin_norm_axis = 1, begin_params_axis = -1,
-                       scope = None):  # fmt: skip
+def contrib_layer_norm(inputs, center=True, scale=True,
+                       activation_fn=None, reuse=None, variables_collections=None,
+                       outputs_collections=None, trainable=True,
+                       begin_norm_axis=1, begin_params_axis=-1,
+                       scope=None):  # fmt: skip
     """Samples normalized over the axes from one on, each on its own."""
     x = tensor(inputs)
     shape = list(x.sizes[begin_params_axis % x.ndim :])
@@ -274,9 +264,9 @@ def contrib_layer_norm(inputs, center = True, scale = True,
     return y if activation_fn is None else activation_fn(y)
 
 
-def contrib_fully_connected(inputs, num_outputs, activation_fn = nn.relu,
-                            weights_initializer = None, weights_regularizer = None,
-                            biases_initializer = None, reuse = None, scope = None,
+def contrib_fully_connected(inputs, num_outputs, activation_fn=nn.relu,
+                            weights_initializer=None, weights_regularizer=None,
+                            biases_initializer=None, reuse=None, scope=None,
                             **_):  # fmt: skip
     """dense as tf.contrib.layers has it."""
     return dense(

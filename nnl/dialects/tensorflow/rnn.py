@@ -31,7 +31,7 @@ class RNNCell:
     output_size = None
     kind = "rnn_cell"
 
-    def __init__(self, num_units, activation = None, reuse = None, name = None,
+    def __init__(self, num_units, activation=None, reuse=None, name=None,
                  **_):  # fmt: skip
         self.units, self.activation = num_units, activation or N.tanh
         self.state_size = self.output_size = num_units
@@ -92,11 +92,11 @@ class LSTMCell(RNNCell):
 
     kind = "lstm_cell"
 
-    def __init__(self, num_units, use_peepholes = False, cell_clip = None,
-                 initializer = None, num_proj = None, proj_clip = None,
-                 num_unit_shards = None, num_proj_shards = None, forget_bias = 1.0,
-                 state_is_tuple = True, activation = None, reuse = None,
-                 name = None, **_):  # fmt: skip
+    def __init__(self, num_units, use_peepholes=False, cell_clip=None,
+                 initializer=None, num_proj=None, proj_clip=None,
+                 num_unit_shards=None, num_proj_shards=None, forget_bias=1.0,
+                 state_is_tuple=True, activation=None, reuse=None,
+                 name=None, **_):  # fmt: skip
         super().__init__(num_units, activation, reuse, name)
         self.peepholes, self.clip, self.projection = use_peepholes, cell_clip, num_proj
         self.initializer, self.forget_bias, self.is_tuple = initializer, forget_bias, state_is_tuple
@@ -130,9 +130,9 @@ class BasicLSTMCell(LSTMCell):
 
     kind = "basic_lstm_cell"
 
-    def __init__(self, num_units, forget_bias = 1.0, state_is_tuple = True,
-                 activation = None, reuse = None, name = None,
-                 input_size = None):  # fmt: skip
+    def __init__(self, num_units, forget_bias=1.0, state_is_tuple=True,
+                 activation=None, reuse=None, name=None,
+                 input_size=None):  # fmt: skip
         super().__init__(num_units, forget_bias=forget_bias, state_is_tuple=state_is_tuple,
                          activation=activation, reuse=reuse, name=name)  # fmt: skip
 
@@ -149,9 +149,9 @@ class GRUCell(RNNCell):
 
     kind = "gru_cell"
 
-    def __init__(self, num_units, activation = None, reuse = None,
-                 kernel_initializer = None, bias_initializer = None,
-                 name = None):  # fmt: skip
+    def __init__(self, num_units, activation=None, reuse=None,
+                 kernel_initializer=None, bias_initializer=None,
+                 name=None):  # fmt: skip
         super().__init__(num_units, activation, reuse, name)
         self.initializer, self.start = kernel_initializer, bias_initializer
 
@@ -195,9 +195,9 @@ class DropoutWrapper(RNNCell):
 
     kind = ""
 
-    def __init__(self, cell, input_keep_prob = 1.0, output_keep_prob = 1.0,
-                 state_keep_prob = 1.0, variational_recurrent = False,
-                 input_size = None, dtype = None, seed = None):  # fmt: skip
+    def __init__(self, cell, input_keep_prob=1.0, output_keep_prob=1.0,
+                 state_keep_prob=1.0, variational_recurrent=False,
+                 input_size=None, dtype=None, seed=None):  # fmt: skip
         super().__init__(0)
         if variational_recurrent:
             raise NotImplementedError("DropoutWrapper: variational_recurrent")
@@ -222,8 +222,8 @@ def _start(cell, initial_state, x, dtype, at):
     return cell.zero_state(N.shape(x)[at] if n is None else n, dtype)
 
 
-def static_rnn(cell, inputs, initial_state = None, dtype = None,
-               sequence_length = None, scope = None):  # fmt: skip
+def static_rnn(cell, inputs, initial_state=None, dtype=None,
+               sequence_length=None, scope=None):  # fmt: skip
     """A cell called for each of a list of inputs: (list of outputs, last state)."""
     if not isinstance(inputs, (list, tuple)) or not inputs:
         raise TypeError("inputs must be a sequence")
@@ -245,9 +245,9 @@ def _until(goes, y, after, before):
     return N.where(goes, y, N.zeros_like(y)), packed(after, kept)
 
 
-def dynamic_rnn(cell, inputs, sequence_length = None, initial_state = None,
-                dtype = None, parallel_iterations = None, swap_memory = False,
-                time_major = False, scope = None, _backwards = False):  # fmt: skip
+def dynamic_rnn(cell, inputs, sequence_length=None, initial_state=None,
+                dtype=None, parallel_iterations=None, swap_memory=False,
+                time_major=False, scope=None, _backwards=False):  # fmt: skip
     """A cell called for every step of sequences: (outputs, last state).
 
     Args:
@@ -273,9 +273,9 @@ def dynamic_rnn(cell, inputs, sequence_length = None, initial_state = None,
     return outputs, last
 
 
-def static_bidirectional_rnn(cell_fw, cell_bw, inputs, initial_state_fw = None,
-                             initial_state_bw = None, dtype = None,
-                             sequence_length = None, scope = None):  # fmt: skip
+def static_bidirectional_rnn(cell_fw, cell_bw, inputs, initial_state_fw=None,
+                             initial_state_bw=None, dtype=None,
+                             sequence_length=None, scope=None):  # fmt: skip
     """static_rnn in both directions: (outputs side by side, last states)."""
     with variable_scope(scope or "bidirectional_rnn"):
         with variable_scope("fw") as fw:
@@ -286,11 +286,11 @@ def static_bidirectional_rnn(cell_fw, cell_bw, inputs, initial_state_fw = None,
     return both, state, other
 
 
-def bidirectional_dynamic_rnn(cell_fw, cell_bw, inputs, sequence_length = None,
-                              initial_state_fw = None, initial_state_bw = None,
-                              dtype = None, parallel_iterations = None,
-                              swap_memory = False, time_major = False,
-                              scope = None):  # fmt: skip
+def bidirectional_dynamic_rnn(cell_fw, cell_bw, inputs, sequence_length=None,
+                              initial_state_fw=None, initial_state_bw=None,
+                              dtype=None, parallel_iterations=None,
+                              swap_memory=False, time_major=False,
+                              scope=None):  # fmt: skip
     """dynamic_rnn in both directions: (outputs, last states), each a pair."""
     axes = {"seq_axis": 0 if time_major else 1, "batch_axis": 1 if time_major else 0}
 
@@ -312,9 +312,9 @@ def bidirectional_dynamic_rnn(cell_fw, cell_bw, inputs, sequence_length = None,
     return (ahead, turned(back)), (state, other)
 
 
-def sequence_loss(logits, targets, weights, average_across_timesteps = True,
-                  average_across_batch = True, softmax_loss_function = None,
-                  name = None):  # fmt: skip
+def sequence_loss(logits, targets, weights, average_across_timesteps=True,
+                  average_across_batch=True, softmax_loss_function=None,
+                  name=None):  # fmt: skip
     """The cross entropy (N, T) of logits (N, T, classes), weighted and averaged."""
     loss = softmax_loss_function or nn.sparse_softmax_cross_entropy_with_logits
     each = loss(labels=targets, logits=logits) * weights

@@ -32,8 +32,8 @@ class Saver:
         max_to_keep: How many of the newest files stay; all for 0 or None.
     """
 
-    def __init__(self, var_list = None, reshape = False, sharded = False,
-                 max_to_keep = 5, **_):  # fmt: skip
+    def __init__(self, var_list=None, reshape=False, sharded=False,
+                 max_to_keep=5, **_):  # fmt: skip
         self._given, self._keep = var_list, max_to_keep
         self.last_checkpoints = []
         if var_list is None and not global_variables():
@@ -45,9 +45,9 @@ class Saver:
         those = global_variables() if self._given is None else self._given
         return {v.op.name: v for v in those}
 
-    def save(self, sess, save_path, global_step = None, latest_filename = None,
-             meta_graph_suffix = "meta", write_meta_graph = True,
-             write_state = True):  # fmt: skip
+    def save(self, sess, save_path, global_step=None, latest_filename=None,
+             meta_graph_suffix="meta", write_meta_graph=True,
+             write_state=True):  # fmt: skip
         """Write the values to save_path-STEP.index and .data, and note that in "checkpoint".
 
         Returns:

@@ -42,9 +42,9 @@ def _connected(ys, stop):
 
 
 def gradients(
-    ys, xs, grad_ys = None, name = "gradients",
-    colocate_gradients_with_ops = False, gate_gradients = False,
-    aggregation_method = None, stop_gradients = None,
+    ys, xs, grad_ys=None, name="gradients",
+    colocate_gradients_with_ops=False, gate_gradients=False,
+    aggregation_method=None, stop_gradients=None,
 ):  # fmt: skip
     """Gradients of the sum of ys with respect to each x; None where nothing of it depends on x."""
     ys = [tensor(y) for y in (ys if isinstance(ys, (list, tuple)) else [ys])]
@@ -356,8 +356,8 @@ DECAYS = defined(
 class ExponentialMovingAverage:
     r"""$a \leftarrow d a + (1 - d) v$; d is at most $(1 + n) / (10 + n)$ after n updates."""
 
-    def __init__(self, decay, num_updates = None, zero_debias = False,
-                 name = "ExponentialMovingAverage"):  # fmt: skip
+    def __init__(self, decay, num_updates=None, zero_debias=False,
+                 name="ExponentialMovingAverage"):  # fmt: skip
         if zero_debias:
             raise NotImplementedError("ExponentialMovingAverage: zero_debias")
         self.decay, self.num_updates, self._name = decay, num_updates, name

@@ -124,14 +124,19 @@ def of_numbers(type: str, x: Any, dtype: Any, on_arrays: Any, on_variables: Any)
     return made(type, compute, [x], sizes_of(x), dtype or x.dtype)
 
 
+def of_fractions(type: str, f: Callable[..., Any], x: Any, sizes: Any = None) -> Any:
+    """A function of a Variable that has fractions."""
+    x = given(x)
+    dtype = fraction(x)
+    sizes = sizes_of(x) if sizes is None else sizes
+    return made(type, lambda x: f(var(_cast(x, dtype))), [x], sizes, dtype)
+
+
 def _unary(name: str) -> Callable[..., Any]:
     def function(x: Any) -> Any:
         if name in NUMBERS:
             return of_numbers(name, x, None, *NUMBERS[name])
-        x = given(x)
-        dtype = fraction(x)
-        f = FRACTIONS[name]
-        return made(name, lambda x: f(var(_cast(x, dtype))), [x], sizes_of(x), dtype)
+        return of_fractions(name, FRACTIONS[name], x)
 
     function.__name__, function.__doc__ = name, f"{name} of every element."
     return function

@@ -15,11 +15,10 @@ from nnl.converters.onnx.values.values import reshape, shape_of, transpose, var
 from nnl.dialects.theano import elementwise as E
 from nnl.dialects.theano import reduction as R
 from nnl.dialects.theano.elements import arange, to_one_hot
-from nnl.dialects.theano.elementwise import _unary, given, sigmoid
+from nnl.dialects.theano.elementwise import _unary, given, of_fractions, sigmoid
 from nnl.dialects.theano.shaping import dimshuffle, integers, shape_padleft
 from nnl.dialects.theano.variable import (
     as_tensor_variable,
-    cast,
     fraction,
     made,
     promoted,
@@ -35,34 +34,28 @@ def ultra_fast_sigmoid(x: Any) -> Any:
     return sigmoid(x)
 
 
-def _of_fractions(type: str, f: Callable[..., Any], x: Any) -> Any:
-    x = given(x)
-    dtype = fraction(x)
-    return made(type, lambda x: f(var(cast(x, dtype))), [x], sizes_of(x), dtype)
-
-
 def relu(x: Any, alpha: Any = 0) -> Any:
     """max(x, 0), with x alpha below 0."""
     if isinstance(alpha, (int, float)) and alpha == 0:
-        return _of_fractions("relu", F.relu, x)
+        return of_fractions("relu", F.relu, x)
     return E.switch(E.gt(x, 0), x, E.mul(x, alpha))
 
 
 def elu(x: Any, alpha: Any = 1) -> Any:
     """x, and alpha (exp(x) - 1) below 0."""
-    return _of_fractions("elu", lambda x: F.elu(x, float(alpha)), x)
+    return of_fractions("elu", lambda x: F.elu(x, float(alpha)), x)
 
 
 def selu(x: Any) -> Any:
     """elu, scaled so that activations normalize themselves."""
-    return _of_fractions("selu", F.selu, x)
+    return of_fractions("selu", F.selu, x)
 
 
 def softmax(c: Any, axis: int | None = None) -> Any:
     """Exponentials that sum to 1 along the last axis; of a vector a matrix with one row."""
     x = given(c)
     x = shape_padleft(x) if len(sizes_of(x)) == 1 and axis is None else x
-    return _of_fractions("softmax", lambda x: F.softmax(x, axis=-1 if axis is None else axis), x)
+    return of_fractions("softmax", lambda x: F.softmax(x, axis=-1 if axis is None else axis), x)
 
 
 def logsoftmax(c: Any, axis: int | None = None) -> Any:
@@ -70,7 +63,7 @@ def logsoftmax(c: Any, axis: int | None = None) -> Any:
     x = given(c)
     x = shape_padleft(x) if len(sizes_of(x)) == 1 and axis is None else x
     f = F.log_softmax
-    return _of_fractions("logsoftmax", lambda x: f(x, axis=-1 if axis is None else axis), x)
+    return of_fractions("logsoftmax", lambda x: f(x, axis=-1 if axis is None else axis), x)
 
 
 def categorical_crossentropy(coding_dist: Any, true_dist: Any) -> Any:
@@ -425,48 +418,27 @@ def _pool(
     return made(type, compute, [*inputs, *values], (*sizes_of(x)[:lead], *[None] * n), fraction(x))
 
 
-def pool_2d(
-    input: Any,
-    ws: Any = None,
-    ignore_border: bool | None = None,
-    stride: Any = None,
-    pad: Any = (0, 0),
-    mode: str = "max",
-    ds: Any = None,
-    st: Any = None,
-    padding: Any = None,
-) -> Any:
-    """Of windows of the last two axes the greatest, the sum or the mean.
+def _pooling(n: int) -> Callable[..., Any]:
+    def pool(
+        input: Any, ws: Any = None, ignore_border: bool | None = None, stride: Any = None,
+        pad: Any = (0,) * n, mode: str = "max", ds: Any = None, st: Any = None, padding: Any = None,
+    ) -> Any:  # fmt: skip
+        window, stride = ds if ws is None else ws, stride if st is None else st
+        pad = pad if padding is None else padding
+        return _pool(f"pool_{n}d", input, n, window, bool(ignore_border), stride, pad, mode)
+
+    pool.__name__ = f"pool_{n}d"
+    pool.__doc__ = f"""Of windows of the last {n} axes the greatest, the sum or the mean.
 
     Args:
         ws: Sizes of windows.
         ignore_border: Whether windows that the image ends in are left out.
         mode: "max", "sum", "average_inc_pad" or "average_exc_pad".
     """
-    window = ds if ws is None else ws
-    return _pool(
-        "pool_2d", input, 2, window, bool(ignore_border), stride if st is None else st,
-        pad if padding is None else padding, mode,
-    )  # fmt: skip
+    return pool
 
 
-def pool_3d(
-    input: Any,
-    ws: Any = None,
-    ignore_border: bool | None = None,
-    stride: Any = None,
-    pad: Any = (0, 0, 0),
-    mode: str = "max",
-    ds: Any = None,
-    st: Any = None,
-    padding: Any = None,
-) -> Any:
-    """The same of the last three axes."""
-    window = ds if ws is None else ws
-    return _pool(
-        "pool_3d", input, 3, window, bool(ignore_border), stride if st is None else st,
-        pad if padding is None else padding, mode,
-    )  # fmt: skip
+pool_2d, pool_3d = _pooling(2), _pooling(3)
 
 
 def max_pool_2d(

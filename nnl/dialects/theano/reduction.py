@@ -23,6 +23,7 @@ from nnl.dialects.theano.elementwise import (
     given,
     isclose,
     mul,
+    of_fractions,
     pow,
     sqr,
     sqrt,
@@ -144,12 +145,9 @@ def ptp(x: Any, axis: Any = None) -> Any:
 def logsumexp(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """log(sum(exp(x))), which no large x breaks."""
     x = given(x)
-    axes, dtype = axes_of(axis, len(sizes_of(x))), fraction(x)
-
-    def compute(x: Any) -> Any:
-        return F.logsumexp(var(_cast(x, dtype)), axis=axes, keepdims=keepdims)
-
-    return made("logsumexp", compute, [x], reduced(x, axes, keepdims), dtype)
+    axes = axes_of(axis, len(sizes_of(x)))
+    sizes = reduced(x, axes, keepdims)
+    return of_fractions("logsumexp", lambda x: F.logsumexp(x, axes, keepdims), x, sizes)
 
 
 def _place(name: str) -> Callable[..., Any]:
@@ -290,15 +288,11 @@ def outer(a: Any, b: Any) -> Any:
 
 
 def _matrix(type: str, f: Callable[..., Any], x: Any, sizes: Any) -> Any:
-    x = given(x)
-    dtype = fraction(x)
-
     def compute(x: Any) -> Any:
-        x = var(_cast(x, dtype))
         y = f(F.reshape(x, (1, *x.shape)))
         return F.reshape(y, y.shape[1:])
 
-    return made(type, compute, [x], sizes, dtype)
+    return of_fractions(type, compute, x, sizes)
 
 
 def det(x: Any) -> Any:
