@@ -7,12 +7,14 @@ tensors that are wanted; it runs what they need, as one program for each combina
 it is called with, see nnl.compile.
 """
 
+from nnl.workspace.body import Body
 from nnl.workspace.function import Function
 from nnl.workspace.tensor import Operator, Tensor, gradients, needed, value_of
 from nnl.workspace.updater import Updater
 from nnl.workspace.workspace import Workspace, current
 
 __all__ = [
+    "Body",
     "Function",
     "Operator",
     "Tensor",

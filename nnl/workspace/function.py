@@ -20,7 +20,8 @@ from nnl.graph.passes import only
 from nnl.graph.plan.plan import Plan
 from nnl.graph.program.program import Program
 from nnl.graph.recording.recording import Compiled
-from nnl.workspace.tensor import Known, Operator, Tensor, _NeedsValue, check_fed, needed
+from nnl.workspace.body import differentiable
+from nnl.workspace.tensor import Known, Operator, Tensor, _NeedsValue, fed, needed
 from nnl.workspace.updater import Updater
 from nnl.workspace.workspace import current
 
@@ -37,7 +38,7 @@ class Function:
         givens: {tensor: tensor or array that takes its place}.
         name: Of the function in its workspace, made unique.
     Raises:
-        ValueError: An update is of a tensor that is not kept.
+        ValueError: An update is of a tensor that is not kept; an input is there twice.
     """
 
     _numbers = itertools.count(1)
@@ -57,6 +58,9 @@ class Function:
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self.updates, self.givens = dict(updates or {}), dict(givens or {})
         self.updater, self.update = updater, update
+        twice = [t.key for i, t in enumerate(self.inputs) if t in self.inputs[:i]]
+        if twice:
+            raise ValueError(f"Function: inputs has {twice[0]!r} twice")
         for t in self.updates:
             if not t.kept:
                 raise ValueError(
@@ -86,17 +90,14 @@ class Function:
         """
         if len(values) != len(self.inputs):
             raise ValueError(f"Function: got {len(values)} values, wanted {len(self.inputs)}")
-        fed = dict(zip(self.inputs, values, strict=True))
+        given = dict(zip(self.inputs, values, strict=True))
         for t in self.leaves:
             if t.kept:
                 continue
             if t.key not in self.workspace.values:
                 raise ValueError(f"Function: {t.name!r} is needed and has no value: feed it")
-            fed[t] = self.workspace.values[t.key].data
-        arrays = {}
-        for t, value in fed.items():
-            arrays[t] = np.asarray(value, t.dtype)
-            check_fed(t, arrays[t], "Function")
+            given[t] = self.workspace.values[t.key].data
+        arrays = {t: fed(t, value, "Function") for t, value in given.items()}
         while True:
             try:
                 made = self._run(arrays)
@@ -186,14 +187,11 @@ class Function:
             except _NeedsValue as error:
                 raise self._unknown(op, error, values) from None
             except (ValueError, TypeError, IndexError) as error:
-                raise type(error)(f"{op.type} ({op.outputs[0].name}): {error}") from error
+                raise type(error)(f"{op.type} ({op.anchor}): {error}") from error
             for t, v in zip(op.outputs, made, strict=True):
                 if t in values:
                     continue  # given instead
-                if t in self.wrt and isinstance(v, Variable):
-                    v = F.identity(v)  # that nothing takes apart again
-                    v.need_grad = True
-                values[t] = v
+                values[t] = differentiable(v) if t in self.wrt else v
             for t, new in zip(op.writes, op.outputs, strict=False):
                 values[t] = written[t] = values[new]
             self._replace(values)
@@ -207,7 +205,12 @@ class Function:
         for t, v in changed:
             if not isinstance(v, Variable):
                 v = Variable.from_numpy_array(np.asarray(v, t.dtype))
-            self._kept(t).data.copy_from(v.data)
+            kept = self._kept(t)
+            if v.shape != kept.shape:
+                raise ValueError(
+                    f"Function: the update of {t.key!r} has shape {v.shape}, wanted {kept.shape}"
+                )
+            kept.data.copy_from(v.data)
         return results
 
     def _replace(self, values: dict[Tensor, Any]) -> None:
@@ -229,7 +232,7 @@ class Function:
         makers = needed(found, self.inputs, self.givens)[0]
         if not found or any(not o.constant for o in makers):
             return ValueError(
-                f"Function: {op.type} ({op.outputs[0].name}) must know {error.what} before it "
+                f"Function: {op.type} ({op.anchor}) must know {error.what} before it "
                 "runs, and that is drawn at random"
             )
         return _Unknown(set(found))

@@ -342,14 +342,23 @@ def _blank(shape: Sequence[int], dtype: Any) -> Variable:
     return Variable.of_edge(Value.leaf(data, data.spec.dtype.kind == "f"), data)
 
 
-def check_fed(tensor: Tensor, array: np.ndarray[Any, Any], where: str) -> None:
-    """Raise ValueError where an array cannot be the value of a tensor."""
+def fed(tensor: Tensor, value: Any, where: str) -> np.ndarray[Any, Any]:
+    """A value for a tensor as an array of its type.
+
+    Raises:
+        ValueError: It is none, or has a shape that the tensor cannot have.
+    """
+    try:
+        array = np.asarray(value, tensor.dtype)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ValueError(f"{where}: {tensor.name!r}: {error}") from None
     shape = tensor.sizes
     if shape is not None and (
         len(shape) != array.ndim
         or any(d not in (None, n) for d, n in zip(shape, array.shape, strict=True))
     ):
         raise ValueError(f"{where}: {tensor.name!r} got shape {array.shape}, wanted {shape}")
+    return array
 
 
 def gradients(

@@ -22,7 +22,7 @@ from nnl.core.parameters.parameter import (
     root_scope,
     set_parameter,
 )
-from nnl.workspace.tensor import Operator, Tensor, check_fed
+from nnl.workspace.tensor import Operator, Tensor, fed
 
 
 class Workspace:
@@ -112,8 +112,7 @@ class Workspace:
             ValueError: The value has a shape that the tensor cannot have.
         """
         t = self[tensor]
-        array = np.asarray(value, t.dtype)
-        check_fed(t, array, "Workspace.feed")
+        array = fed(t, value, "Workspace.feed")
         parameter = self.parameter(t.key)
         if parameter is not None:
             parameter.d = array

@@ -93,6 +93,33 @@ def test_only_what_is_fetched_runs():
         assert z.shape.as_list() == [2]
 
 
+def test_layers_follow_a_normalization_that_trains_by_a_placeholder():
+    """The shape of what either branch gives stays known: a generator of a GAN is made so."""
+    z, training = tf.placeholder(tf.float32, [None, 8]), tf.placeholder(tf.bool)
+    h = tf.layers.batch_normalization(tf.layers.dense(z, 64), training=training)
+    assert h.shape.as_list() == [None, 64]
+    h = tf.layers.conv2d_transpose(tf.reshape(h, [-1, 4, 4, 4]), 2, 5, 2, "same")
+    h = tf.layers.batch_normalization(h, training=training)
+    assert h.shape.as_list() == [None, 8, 8, 2]
+    mixed = tf.cond(training, lambda: tf.ones([2, 3]), lambda: tf.ones([2, 4]))
+    assert mixed.shape.as_list() == [2, None]
+
+
+def test_gradients_inside_the_body_of_a_loop():
+    """Newton's steps, and gradients row by row: with respect to what each turn gives."""
+    x = tf.placeholder(tf.float32, [None, 2])
+    rows = tf.map_fn(lambda r: tf.gradients(tf.reduce_sum(r**3), r)[0], x)
+
+    def step(i, r):
+        return i + 1, r - (r * r - 2.0) / tf.gradients(r * r - 2.0, r)[0]
+
+    root = tf.while_loop(lambda i, r: i < 6, step, [tf.constant(0), tf.constant(1.0)])[1]
+    value = np.float32([[1, 2], [3, -4]])
+    with tf.Session() as session:
+        np.testing.assert_allclose(session.run(rows, {x: value}), 3 * value**2, rtol=1e-5)
+        assert abs(session.run(root) - 2**0.5) < 1e-6
+
+
 def test_what_was_fed_and_fetched_is_not_fed_again():
     x = tf.placeholder(tf.float32, [2])
     with tf.Session() as session:
@@ -308,6 +335,10 @@ WRONG = {
     "tf.reshape(tf.ones([2, 3]), [4, -1])": "must be evenly divisible by 4 but is 6 for 'Reshape'",
     "tf.reshape(tf.ones([2, 3]), [4])": r"Cannot reshape a tensor with 6 elements to shape \[4\] "
     r"\(4 elements\)",
+    "tf.reduce_sum(x, 5)": "Invalid reduction dimension 5 for input with 2 dimensions for 'Sum'",
+    "tf.transpose(x, [0, 0])": "perm is .0, 0., wanted a permutation of 2 axes for 'transpose'",
+    "s.run(x, {x: [[1, 2, 3], [4]]})": "inhomogeneous",
+    "s.run(n, {n: [2**40]})": "out of bounds for int32",
     "tf.split(tf.ones([2, 5]), 2, 1)": "Dimension size must be evenly divisible by 2 but is 5",
     "tf.Variable([1.0, 2.0]).assign([1.0, 2.0, 3.0])": "Dimensions must be equal, but are 2 and 3",
     "x + tf.constant(1)": "Tensor conversion requested dtype float32 for Tensor with dtype int32",
@@ -354,8 +385,9 @@ def test_what_is_wrong_is_said_in_its_words(code):
     x = tf.placeholder(tf.float32, [None, 3], name="x")
     i = tf.placeholder(tf.float32, [None, 8, 8, 3], name="i")
     w = tf.get_variable("w", [])
-    space = {"tf": tf, "np": np, "x": x, "i": i, "w": w, "s": tf.Session(), "other": other}
-    kinds = (ValueError, TypeError, KeyError, AttributeError, tf.errors.OpError)
+    n = tf.placeholder(tf.int32, [None])
+    space = {"tf": tf, "np": np, "n": n, "x": x, "i": i, "w": w, "s": tf.Session(), "other": other}
+    kinds = (ValueError, TypeError, KeyError, AttributeError, OverflowError, tf.errors.OpError)
     with pytest.raises(kinds, match=WRONG[code]):
         eval(code, space)
 

@@ -184,6 +184,15 @@ def test_wrong_names_and_values(workspace):
         Function([], [x * 2])()
     with pytest.raises(ValueError, match="updates has 'image', which the workspace does not keep"):
         Function([], [], {x: x})
+    with pytest.raises(ValueError, match="Function: inputs has 'image' twice"):
+        Function([x, x], [x * 2])
+    with pytest.raises(ValueError, match="Function: 'image': could not convert string to float"):
+        Function([x], [x * 2])("a")
+    w = Tensor(workspace, "w", (2,))
+    workspace.keep(w, [1, 2])
+    with pytest.raises(ValueError, match=r"update of 'w' has shape \(1, 2\), wanted \(2,\)"):
+        Function([], [], {w: w.make("reshape", F.reshape, (1, 2))})()
+    assert workspace.fetch("w").tolist() == [1, 2]
     assert Tensor(workspace, "image").name == "image_1"
     workspace.reset()
     assert "image" not in workspace

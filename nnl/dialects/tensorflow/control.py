@@ -12,6 +12,7 @@ from nnl.converters.onnx.values.values import dtype_of, is_var, tagged, var
 from nnl.core.ops.op import OPS
 from nnl.dialects.tensorflow.graph import Tensor, get_default_graph
 from nnl.dialects.tensorflow.operation import Operation
+from nnl.dialects.tensorflow.shapes import in_both
 from nnl.dialects.tensorflow.table import N, tensor
 from nnl.dialects.tensorflow.variables import choose, group
 from nnl.graph import while_loop as recorded_loop
@@ -46,8 +47,8 @@ def map_structure(func, *structures):
     return packed(structures[0], [func(*x) for x in zip(*map(flatten, structures), strict=True)])
 
 
-def cond(pred, true_fn = None, false_fn = None, strict = False,
-         name = None, fn1 = None, fn2 = None):  # fmt: skip
+def cond(pred, true_fn=None, false_fn=None, strict=False,
+         name=None, fn1=None, fn2=None):  # fmt: skip
     """What one of two functions gives. Assignments in the other one are not done."""
     branches = (true_fn or fn1), (false_fn or fn2)
     if not isinstance(pred, ws.Tensor):
@@ -78,7 +79,10 @@ def cond(pred, true_fn = None, false_fn = None, strict = False,
     def compute(p, *values):
         return [choose(p, x, y) for x, y in zip(values[:n], values[n:], strict=True)]
 
-    made = Operation("cond", compute, (pred, *xs, *ys), name, count=n, dtypes=[x.dtype for x in xs])
+    made = Operation(
+        "cond", compute, (pred, *xs, *ys), name, count=n, dtypes=[x.dtype for x in xs],
+        shapes=[in_both(x.sizes, y.sizes) for x, y in zip(xs, ys, strict=True)],
+    )  # fmt: skip
     return packed(results[0], made.outputs)
 
 
@@ -110,8 +114,8 @@ def Assert(condition, data=None, summarize=None, name=None):  # noqa: N802
 
 
 def _assertion(relation):
-    def function(x, y, data = None, summarize = None, message = None,
-                 name = None):  # fmt: skip
+    def function(x, y, data=None, summarize=None, message=None,
+                 name=None):  # fmt: skip
         text = f"{message or ''} {x!r} {relation} {y!r}"
         return Assert(N[relation](x, y), text, name=name or f"assert_{relation}")
 
@@ -124,44 +128,29 @@ assert_equal, assert_less, assert_less_equal, assert_greater, assert_greater_equ
 )
 
 
-class Body:
-    """A part of a graph that a function of tensors makes: to be run with other values.
+def _body(function, likes):
+    """What a function makes of tensors: (the part of the graph, the structure of its results).
 
     Args:
         function: Gives a structure of tensors.
         likes: What it gets: (sizes, type) of each.
     """
-
-    def __init__(self, function, likes):
-        graph = get_default_graph()
-        first = next(ws.Operator.numbers)
-        with graph.control_dependencies(None):
-            self.given = [
-                Tensor(graph.workspace, graph.unique("Placeholder"), sizes, dtype)
-                for sizes, dtype in likes
-            ]
-            self.structure = function(*self.given)
-            self.results = [tensor(x) for x in flatten(self.structure)]
-        stop = dict.fromkeys(self.given)
-        operators, leaves = ws.needed(self.results, self.given)
-        self.operators = [op for op in operators if op.number > first]
-        inside = {t for op in self.operators for t in op.outputs}
-        read = [t for op in self.operators for t in op.tensors] + self.results
-        self.around = [t for t in dict.fromkeys(read) if t not in inside and t not in stop]
-        if any(op.writes for op in self.operators):
-            raise NotImplementedError("a loop: its body assigns a variable; do that after the loop")
-
-    def __call__(self, values, around):
-        """Its results for values, with those of the tensors `around` it."""
-        known = dict(zip([*self.given, *self.around], [*values, *around], strict=True))
-        for op in self.operators:
-            known.update(zip(op.outputs, op.results(known), strict=True))
-        return [known[t] for t in self.results]
+    graph, first = get_default_graph(), next(ws.Operator.numbers)
+    with graph.control_dependencies(None):
+        given = [
+            Tensor(graph.workspace, graph.unique("Placeholder"), sizes, dtype)
+            for sizes, dtype in likes
+        ]
+        structure = function(*given)
+        body = ws.Body(given, [tensor(x) for x in flatten(structure)], first)
+    if any(op.writes for op in body.operators):
+        raise NotImplementedError("a loop: its body assigns a variable; do that after the loop")
+    return body, structure
 
 
-def while_loop(cond, body, loop_vars, shape_invariants = None,
-               parallel_iterations = 10, back_prop = True, swap_memory = False,
-               name = None, maximum_iterations = None, **_):  # fmt: skip
+def while_loop(cond, body, loop_vars, shape_invariants=None,
+               parallel_iterations=10, back_prop=True, swap_memory=False,
+               name=None, maximum_iterations=None, **_):  # fmt: skip
     """A function again and again for as long as a condition holds.
 
     Gradients need a condition that does not depend on values, or maximum_iterations.
@@ -175,7 +164,7 @@ def while_loop(cond, body, loop_vars, shape_invariants = None,
     def called(f):
         return lambda *given: f(*packed(loop_vars, given))
 
-    test, step = Body(called(cond), likes), Body(called(body), likes)
+    (test, _), (step, _) = _body(called(cond), likes), _body(called(body), likes)
     n, m = len(starts), len(test.around)
     if len(step.results) != n:
         raise ValueError(
@@ -199,8 +188,9 @@ def while_loop(cond, body, loop_vars, shape_invariants = None,
 
     made = Operation(
         "while", compute, (*starts, *test.around, *step.around), name, count=n,
-        dtypes=[x.dtype for x in starts],
+        dtypes=[x.dtype for x in starts], constant=test.constant and step.constant,
     )  # fmt: skip
+    made.wrt = (*test.wrt, *step.wrt)
     result = packed(loop_vars, made.outputs)
     return result[0] if isinstance(result, (list, tuple)) and len(result) == 1 else result
 
@@ -241,14 +231,12 @@ def over_rows(function, rows, state, backwards=False, name=None):
     likes = [(s.sizes, s.dtype) for s in starts]
     likes += [(None if x.sizes is None else x.sizes[1:], x.dtype) for x in xs]
     n, m = len(starts), len(xs)
-    shape = []
 
     def step(*given):
         results, after = function(packed(state, given[:n]), packed(rows, given[n:]))
-        shape.append(results)
-        return [after, results]
+        return after, results
 
-    body = Body(step, likes)
+    body, (_, shape) = _body(step, likes)
     count = len(body.results) - n
 
     def compute(*values):
@@ -268,9 +256,10 @@ def over_rows(function, rows, state, backwards=False, name=None):
     shapes += [None if r.sizes is None else (length, *r.sizes) for r in ends[n:]]
     made = Operation(
         name or "scan", compute, (*starts, *xs, *body.around), count=n + count,
-        dtypes=[r.dtype for r in ends], shapes=shapes,
+        dtypes=[r.dtype for r in ends], shapes=shapes, constant=body.constant,
     )  # fmt: skip
-    return packed(shape[0], made.outputs[n:]), packed(state, made.outputs[:n])
+    made.wrt = body.wrt
+    return packed(shape, made.outputs[n:]), packed(state, made.outputs[:n])
 
 
 def row(v, i):
@@ -287,14 +276,14 @@ def stacked(values):
     return tagged(F.stack(*map(var, values), axis=0), dtype_of(values[0]))
 
 
-def map_fn(fn, elems, dtype = None, parallel_iterations = None,
-           back_prop = True, swap_memory = False, infer_shape = True,
-           name = None):  # fmt: skip
+def map_fn(fn, elems, dtype=None, parallel_iterations=None,
+           back_prop=True, swap_memory=False, infer_shape=True,
+           name=None):  # fmt: skip
     """A function of every part along the first axis."""
     return over_rows(lambda _, x: (fn(x), ()), elems, (), name=name or "map")[0]
 
 
-def scan(fn, elems, initializer = None, reverse = False, name = None,
+def scan(fn, elems, initializer=None, reverse=False, name=None,
          **_):  # fmt: skip
     """What a function makes of its last result and every part, all of them."""
     first = initializer

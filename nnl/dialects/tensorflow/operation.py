@@ -19,7 +19,7 @@ from nnl.core.interpreters.switches import auto_forward
 from nnl.core.ops.op import OPS
 from nnl.core.settings.context import using
 from nnl.dialects.tensorflow.graph import Tensor, default_session, get_default_graph
-from nnl.dialects.tensorflow.shapes import RULES, TensorShape, _Misfit, sizes_of
+from nnl.dialects.tensorflow.shapes import READS_NUMBERS, RULES, TensorShape, _Misfit, sizes_of
 from nnl.functions import identity
 from nnl.workspace.tensor import _blank, _NeedsValue
 
@@ -104,7 +104,7 @@ class Operation(ws.Operator):
         sizes = [x.sizes if isinstance(x, ws.Tensor) else np.shape(x) for x in inputs]
         rule, found = RULES.get(type), None
         try:
-            if type in ("Reshape", "ConcatV2", "GatherV2"):
+            if rule in READS_NUMBERS:
                 found = rule(*sizes[:-1], _numbers(inputs[-1]))
             elif rule is not None:
                 found = rule(*sizes, *_turned(compute))

@@ -155,15 +155,13 @@ class Session:
                     "The value of a feed cannot be a tf.Tensor object. Acceptable feed values "
                     "include Python scalars, strings, lists, numpy ndarrays."
                 )
-            array = np.asarray(value)
-            if array.dtype.kind == "O" and t.dtype.kind != "O":
-                array = np.asarray(value, t.dtype)
+            array = np.asarray(value, t.dtype)
             if t.sizes is not None and merged(t.sizes, array.shape) is False:
                 raise ValueError(
                     f"Cannot feed value of shape {array.shape} for Tensor {t.name}, which has "
                     f"shape {TensorShape(t.sizes)}"
                 )
-            fed[t] = array.astype(t.dtype, copy=False)
+            fed[t] = array
         return fed
 
     def _tensor(self, key, what):

@@ -172,6 +172,13 @@ def merged(x, y):
     return tuple([n if m is None else m for m, n in zip(x, y, strict=True)])
 
 
+def in_both(x, y):
+    """What two shapes have in common: that of a value that has either."""
+    if x is None or y is None or len(x) != len(y):
+        return None
+    return tuple([m if m == n else None for m, n in zip(x, y, strict=True)])
+
+
 # ---- what operators ask of shapes ----
 
 
@@ -282,6 +289,22 @@ def _reshaped(x, to):
     return tuple([whole // known if n == -1 else n for n in to])
 
 
+def _along(x, axes):
+    """Axes are axes of x; the probe finds the sizes that are left."""
+    for axis in axes or () if x is not None else ():
+        if axis is not None and not -len(x) <= axis < len(x):
+            raise _Misfit(f"Invalid reduction dimension {axis} for input with {len(x)} dimensions")
+
+
+def _ordered(x, order):
+    """The shape with its axes in another order."""
+    if x is None or order is None or None in order:
+        return None
+    if sorted(order) != list(range(len(x))):
+        raise _Misfit(f"perm is {order}, wanted a permutation of {len(x)} axes")
+    return tuple([x[i] for i in order])
+
+
 def _gather(x, at, axis):
     return None if x is None or at is None or axis != [0] else (*at, *x[1:])
 
@@ -292,6 +315,8 @@ _PAIRS = (
     "NotEqual Less LessEqual Greater GreaterEqual LogicalAnd LogicalOr DivNoNan Atan2 Xlogy"
 )
 RULES = {name: broadcast for name in _PAIRS.split()}
+RULES |= {name: _along for name in "Sum Mean Max Min Prod All Any".split()}
+READS_NUMBERS = {_reshaped, _joined, _gather, _along, _ordered}  # the last input, not its shape
 RULES |= {
     "MatMul": _matmul,
     "Conv2D": _conv,
@@ -301,5 +326,6 @@ RULES |= {
     "Reshape": _reshaped,
     "ConcatV2": _joined,
     "GatherV2": _gather,
+    "Transpose": _ordered,
     "SoftmaxCrossEntropyWithLogits": lambda x, y: same(x, y) and None,
 }

@@ -193,8 +193,8 @@ class Function:
         array = np.asarray(value)
         _check(i.variable, array)
         kind = np.dtype(i.variable.dtype).kind
-        if kind in "iub" and array.dtype.kind == "f" and not self.downcast:
-            if not np.array_equal(array, np.trunc(array)):
+        if kind in "iub" and not self.downcast:
+            if not np.array_equal(array, array.astype(i.variable.dtype)):
                 raise TypeError(
                     f"TensorType({i.variable.dtype}) cannot store the value {value!r} of "
                     f"{i.variable!r} without losing precision; give allow_input_downcast=True"
@@ -221,8 +221,12 @@ def _check(x: Any, array: np.ndarray[Any, Any]) -> None:
         )
 
 
-def _pairs(given: Any) -> dict[Any, Any]:
-    return dict(given.items() if isinstance(given, Mapping) else given or ())
+def _pairs(given: Any, what: str) -> dict[Any, Any]:
+    rows = list(given.items() if isinstance(given, Mapping) else given or ())
+    found = dict(rows)
+    if len(found) < len(rows):
+        raise ValueError(f"function: {what} has a variable twice: {[x for x, _ in rows]}")
+    return found
 
 
 def function(
@@ -254,6 +258,7 @@ def function(
         MissingInputError: Something needed is neither given nor shared.
         UnusedInputError: An input is not needed.
         TypeError: An input is no variable, or an update does not fit.
+        ValueError: A variable is among the inputs, updates or givens twice.
     """
     listed = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
     taken = [i if isinstance(i, In) else In(i) for i in listed]
@@ -278,10 +283,10 @@ def function(
     wanted += [as_tensor_variable(i.update) for i in reversed(taken) if i.update is not None]
     replaced = {
         x: v if isinstance(v, ws.Tensor) else as_tensor_variable(v)
-        for x, v in (_pairs(givens) | _pairs(swaps)).items()
+        for x, v in (_pairs(givens, "givens") | _pairs(swaps, "swaps")).items()
     }
     changed = {}
-    for x, new in _pairs(updates).items():
+    for x, new in _pairs(updates, "updates").items():
         if not x.kept:
             raise TypeError(f"update target must be a SharedVariable, got {x!r}")
         y = as_tensor_variable(new)

@@ -10,7 +10,7 @@ import numpy as np
 
 import nnl.functions as F
 import nnl.workspace as ws
-from nnl.converters.onnx.values.values import dtype_of, is_var, known, shape_of, tagged, var
+from nnl.converters.onnx.values.values import dtype_of, known, shape_of, tagged, var
 from nnl.core.ops.op import OPS
 from nnl.dialects.theano import elementwise as E
 from nnl.dialects.theano.function import OrderedUpdates
@@ -100,33 +100,6 @@ def _returned(result: Any) -> tuple[list[Any], dict[Any, Any], Any]:
     return [as_tensor_variable(y) for y in outputs], updates, condition
 
 
-class _Body:
-    """The step: what it computes anew each time, and what it takes from around it."""
-
-    def __init__(self, holes: Sequence[Any], targets: Sequence[Any], start: int) -> None:
-        self.holes, self.targets = list(holes), list(targets)
-        inside = set(holes)
-        self.operators = []
-        for op in ws.needed(targets, holes)[0]:
-            if any(x in inside for x in op.tensors) or (not op.constant and op.number >= start):
-                self.operators.append(op)
-                inside.update(op.outputs)
-        taken = {x: None for op in self.operators for x in op.tensors if x not in inside}
-        taken |= {t: None for t in targets if t not in inside}
-        self.captured = list(taken)
-        self.wrt = {x for op in self.operators for x in op.wrt}
-
-    def run(self, values: dict[Any, Any]) -> list[Any]:
-        """The targets of values of the holes and of what is captured."""
-        for op in self.operators:
-            for t, v in zip(op.outputs, op.results(values), strict=True):
-                if t in self.wrt and is_var(v):
-                    v = F.identity(v)
-                    v.need_grad = True
-                values[t] = v
-        return [values[t] for t in self.targets]
-
-
 def scan(
     fn: Callable[..., Any],
     sequences: Any = None,
@@ -193,9 +166,9 @@ def scan(
     kept = list(updates)
     new = [E.cast(v, x.dtype) for x, v in updates.items()]
     targets = [*outputs, *new, *([] if condition is None else [condition])]
-    body = _Body([*holes, *seen, *kept], targets, first)
+    body = ws.Body([*holes, *seen, *kept], targets, first)
     initials = [s.initial for s in states if s is not None]
-    loop = _Loop(body, holes, states, kept, int(truncate_gradient), condition is not None)
+    loop = _Loop(body, len(holes), states, kept, int(truncate_gradient), condition is not None)
     sizes = [(None, *y.sizes) for y in outputs] + [x.sizes for x in kept]
     dtypes = [y.dtype for y in outputs] + [x.dtype for x in kept]
     if condition is not None:
@@ -204,12 +177,12 @@ def scan(
     op = Apply(
         "scan",
         loop,
-        [count, *rows, *initials, *kept, *body.captured],
+        [count, *rows, *initials, *kept, *body.around],
         sizes,
         dtypes,
-        constant=all(o.constant for o in body.operators),
+        constant=body.constant,
     )
-    op.wrt = tuple([x for x in body.captured if x in body.wrt])
+    op.wrt = body.wrt
     results = list(op.outputs)
     if condition is not None:
         done = results.pop()
@@ -243,9 +216,9 @@ class _Loop:
     """Writes the loop down."""
 
     def __init__(
-        self, body: _Body, holes: Any, states: Any, kept: Any, truncate: int, ends: bool
+        self, body: ws.Body, rows: int, states: Any, kept: Any, truncate: int, ends: bool
     ) -> None:
-        self.body, self.holes, self.kept = body, holes, kept
+        self.body, self.rows, self.kept = body, rows, kept
         self.states = states
         self.truncate, self.ends = truncate, ends
 
@@ -253,12 +226,12 @@ class _Loop:
         n = int(value_now(count, "n_steps"))
         if n < 0:
             raise ValueError(f"scan: n_steps is {n}, wanted 0 or more")
-        a, b = len(self.holes), sum(s is not None for s in self.states)
+        a, b = self.rows, sum(s is not None for s in self.states)
         c = b + a + len(self.kept)
         for x in values[:a]:
             if x.shape[0] < n:
                 raise ValueError(f"scan: a sequence has {x.shape[0]} rows, and there are {n} steps")
-        around = dict(zip(self.body.captured, values[c:], strict=True))
+        around = values[c:]
         rows = [x if x.shape[0] == n else x[:n] for x in values[:a]]
         states = iter(values[a : a + b])
         carried = [v for s in self.states if s is not None for v in s.before(next(states))] + [
@@ -290,24 +263,18 @@ class _Loop:
         return list(carry), list(ys)
 
     def _once(self, carry: Any, row: Any, around: Any, ends: bool = False) -> Any:
-        values = dict(around)
-        for h, v in zip(self.holes, row, strict=False):
-            values[h] = tagged(v, h.dtype)
-        at, windows = 0, []
+        given, windows, at = list(row[: self.rows]), [], 0
         for s in self.states:
             if s is None:
                 continue
             window = list(carry[at : at + s.depth])
             windows.append(window)
             at += s.depth
-            for tap, h in zip(s.taps, s.holes, strict=True):
-                values[h] = tagged(window[s.depth + tap], h.dtype)
-        for x, v in zip(self.kept, carry[at:], strict=False):
-            values[x] = tagged(v, x.dtype)
-        made = [
-            _held(cast(v, t.dtype))
-            for v, t in zip(self.body.run(values), self.body.targets, strict=True)
-        ]
+            given += [window[s.depth + tap] for tap in s.taps]
+        given += carry[at:]
+        typed = [tagged(v, t.dtype) for v, t in zip(given, self.body.given, strict=True)]
+        pairs = zip(self.body(typed, around), self.body.results, strict=True)
+        made = [_held(cast(v, t.dtype)) for v, t in pairs]
         m = len(self.states)
         new, of = [], iter(windows)
         for s, y in zip(self.states, made[:m], strict=True):

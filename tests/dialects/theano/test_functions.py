@@ -109,6 +109,9 @@ def test_shared_values_are_parameters_and_updates_see_old_values(workspace):
         (lambda x, y: (x + y).eval({x: [1, 2], y: [1, 2, 3]}), ValueError, "add.*2.*3"),
         (lambda x, y: theano.printing.Print("x")(x), NotImplementedError, "add the variable to"),
         (lambda x, y: T.dot(T.matrix("a"), x).eval({x: [1]}), Exception, "a is needed"),
+        (lambda x, y: theano.function([x, x], x), ValueError, "Function: inputs has 'x.*' twice"),
+        (lambda x, y: theano.function([x], x, givens=[(y, x), (y, x)]), ValueError,
+         "givens has a variable twice"),
     ],
 )  # fmt: skip
 def test_errors_in_the_words_of_theano(make, error, text):
@@ -122,6 +125,8 @@ def test_integers_take_no_fractions_unless_told():
     assert f(3.0) == 6
     with pytest.raises(TypeError, match="cannot store the value 1.5 of k without losing precision"):
         f(1.5)
+    with pytest.raises(TypeError, match="cannot store the value 4294967296 of k"):
+        f(2**32)
     assert theano.function([k], k * 2, allow_input_downcast=True)(1.5) == 2
 
 
@@ -250,6 +255,23 @@ def test_scan_updates_shared_values_and_draws():
     f = theano.function([], rows, updates=updates)
     first, second = f(), f()
     assert count.get_value() == 8 and len(np.unique(np.stack([first, second]))) == 16
+
+
+def test_scan_of_gradient_descent():
+    """Gradients inside the step are with respect to what it is given: (x - 3)^2 halves its
+    distance from 3 in each step of rate 1/4."""
+    x = theano.shared(np.float32([1, 5]), "x")
+    found, updates = theano.scan(
+        lambda v, rate: v - rate * T.grad(((v - 3) ** 2).sum(), v),
+        outputs_info=x, non_sequences=T.constant(0.25), n_steps=3,
+    )  # fmt: skip
+    updates[x] = found[-1]
+    assert theano.function([], found, updates=updates)().tolist() == [
+        [2, 4],
+        [2.5, 3.5],
+        [2.75, 3.25],
+    ]
+    assert x.get_value().tolist() == [2.75, 3.25]
 
 
 def test_scan_gibbs_chain():
