@@ -22,7 +22,7 @@ from nnl.core.ops.op import OPS, Op
 from nnl.core.settings.context import STATE
 from nnl.solvers.gradient import change, has_inf, has_inf_or_nan, has_nan, order_of
 from nnl.solvers.hyperparameters import check_names, checked, not_negative, number
-from nnl.solvers.split import Pieces
+from nnl.solvers.split import Pieces, cut_piece
 from nnl.solvers.states import Stated
 
 Hook = Callable[[], None]
@@ -408,8 +408,7 @@ class Solver(Stated):
         now = STATE.interpreter.now
         taken: list[tuple[Variable, Variable]] = []
         if self.split_over is not None:
-            pieces = [(e.variable, e.piece.variable) for e in self._entries.values() if e.piece]
-            taken = self.split_over.take(pieces)
+            taken = self.split_over.take(self._entries.values())
         for kind, (attrs, entries) in self._alike().items():
             if self._next_decay is not None:
                 attrs = self._step(entries[0], self._next_decay)
@@ -449,13 +448,8 @@ def check_elementwise(solver: Solver, where: str) -> None:
 
 
 def piece_of(v: Variable, n: int, place: int) -> Variable:
-    """One of n equal pieces of the elements of an array, the last ones filled with zeros."""
-    flat = v.d.reshape(-1)
-    piece = -(-flat.size // n)
-    own = flat[place * piece : (place + 1) * piece]
-    found = np.zeros(piece, flat.dtype)
-    found[: own.size] = own
-    return Variable.from_numpy_array(found)
+    """As cut_piece."""
+    return Variable.from_numpy_array(cut_piece(np, v.d, n, place))
 
 
 def on_device() -> bool:

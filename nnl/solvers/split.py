@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nnl.core.arrays.array import NdArray
@@ -14,6 +14,16 @@ from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.core.settings.context import STATE
 
 LARGE = 1 << 16  # bytes: a piece that is not worth copying beside others
+
+
+def cut_piece(xp: Any, x: Any, n: int, place: int) -> Any:
+    """One of n equal pieces of the elements of an array, the last ones filled with zeros."""
+    flat = xp.ascontiguousarray(x).reshape(-1)
+    each = -(-flat.size // n)
+    own = flat[place * each : (place + 1) * each]
+    y = xp.zeros(each, flat.dtype)
+    y[: own.size] = own
+    return y
 
 
 def piece(size: int, comm: Any, group: str) -> tuple[int, slice]:
@@ -38,10 +48,8 @@ class take_piece:
         return x.with_shape((piece(x.size, self.comm, self.group)[0],))
 
     def forward(self, xp, x):
-        each, own = piece(x.size, self.comm, self.group)
-        y = xp.zeros(each, x.dtype)
-        y[: own.stop - own.start] = xp.ascontiguousarray(x).reshape(-1)[own]
-        return y
+        ranks = self.comm.find_group(self.group)
+        return cut_piece(xp, x, len(ranks), ranks.index(self.comm.rank))
 
     def cost(self, x):
         return Cost(0, 2 * piece(x.size, self.comm, self.group)[0] * x.dtype.itemsize)
@@ -120,18 +128,22 @@ class Pieces:
         found.data.set_spec(spec)
         return found
 
-    def take(self, pairs: Sequence[tuple[Variable, Variable]]) -> list[tuple[Variable, Variable]]:
+    def take(self, entries: Iterable[Any]) -> list[tuple[Variable, Variable]]:
         """Give pieces the values of the parameters and of their gradients.
 
         Args:
-            pairs: (parameter, its piece).
+            entries: What a solver knows of a parameter: its `variable`, and that of its `piece`.
         Returns:
-            Those that have a gradient; the same ones on all ranks.
+            (parameter, its piece) of those that have a gradient; the same ones on all ranks.
         """
         now: Any = STATE.interpreter.now
-        there = [(w, p) for w, p in pairs if now.gradient(w) is not None]
-        for w, p in there:
-            g = now.gradient(w)
+        there = []
+        for e in entries:
+            w, p, g = e.variable, e.piece.variable, now.gradient(e.variable)
+            if g is None:
+                now.zero_gradients([e.piece])  # of an earlier step
+                continue
+            there.append((w, p))
             if STATE.interpreter.has_values:
                 space = self.comm.space
                 self._copy(space, w.data, p.data)

@@ -188,10 +188,17 @@ def test_what_is_wrong_with_a_mesh_or_an_axis_is_said() -> None:
     over = C.Mesh().model
     with pytest.raises(TypeError, match=r"all_gather: x is 3, wanted nnl\.Variable"):
         over.all_gather(3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"axis is 2, wanted one of the 2 of \(2, 3\)"):
+    with pytest.raises(ShapeError, match=r"all_gather: axis 2 is outside \[-2, 2\) for x float32"):
         over.all_gather(nn.Variable((2, 3)), axis=2)
+    with pytest.raises(ShapeError, match=r"all_to_all: axis -3 is outside \[-2, 2\) for x"):
+        over.all_to_all(nn.Variable((2, 3)), join=-3)
     with pytest.raises(ShapeError, match=r"permute: pairs are \(0, 1\), wanted \(from, to\) among"):
         over.permute(nn.Variable((2, 3)), [(0, 1)])
+    x = nn.Variable.from_numpy_array([[1, 2]])
+    for pairs, want in ([(0, 0)], [[1, 2]]), ([], [[0, 0]]):  # also of one rank
+        y = over.permute(x, pairs)  # type: ignore[arg-type]
+        y.forward()
+        assert y.d.tolist() == want
 
 
 @pytest.mark.parametrize(

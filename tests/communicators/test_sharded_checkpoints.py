@@ -229,6 +229,61 @@ def test_damaged_checkpoints_are_named_and_change_nothing(tmp_path: Path) -> Non
     nn.clear_parameters()
 
 
+def test_solvers_may_have_the_same_names_for_parameters_of_no_scope(tmp_path: Path) -> None:
+    nn.clear_parameters()
+    solvers, params = {}, {}
+    for k, name in enumerate(("critic", "generator")):
+        params[name] = nn.Variable.from_numpy_array(np.full(2, k), need_grad=True)
+        solvers[name] = S.Adam()
+        solvers[name].set_parameters({"w": params[name]})
+    (tmp_path / ".step-00000007.parts").mkdir()  # of a job that was killed
+    (tmp_path / ".step-00000006.old").mkdir()
+    checkpoints = C.Checkpoints(tmp_path, C.Mesh(), solvers)
+    for _ in range(2):  # the second replaces the first
+        checkpoints.save(8)
+    for v in params.values():
+        v.d = 9
+    checkpoints.load()
+    assert [v.d.tolist() for v in params.values()] == [[0, 0], [1, 1]]
+    assert [p.name for p in tmp_path.iterdir()] == ["step-00000008"]
+
+
+def test_a_parameter_of_two_stages_is_read_by_one_rank(tmp_path: Path) -> None:
+    code = """
+    import nnl.parametric_functions as PF
+    import nnl.solvers as S
+
+    def first(h):
+        return F.affine(h, PF.get_parameter_or_create("table", (3, 3), np.arange(9.0)))
+
+    def train(mesh, level):
+        nn.clear_parameters()
+        p = C.Pipeline(
+            mesh, [first, first], lambda y, t: F.mean((y - t) ** 2), (4, 3), (4, 3), 2, ["table"]
+        )
+        solver = S.Sgd(0.1)
+        solver.set_parameters(nn.get_parameters())
+        if level:
+            C.shard(solver, mesh, level, outputs=p.outputs)
+        return solver, C.Checkpoints(FOLDER, mesh, solver)
+    """.replace("FOLDER", repr(str(tmp_path / "saved")))
+    import textwrap
+
+    code = textwrap.dedent(code.replace("np.arange(9.0)", "np.arange(9.0).reshape(3, 3)"))
+    run(tmp_path, 2, code + "train(C.Mesh(pipe=2), 0)[1].save(1)\n")
+    load = """
+checkpoints = train(MESH, LEVEL)[1]
+(table,) = nn.get_parameters().values()
+table.d = 0
+checkpoints.load()
+assert table.d.sum() in WANTED
+"""
+    cases = [("C.Mesh()", "0", 1), ("C.Mesh(shard=2)", "3", 2)]
+    for mesh, level, n in cases:
+        now = load.replace("MESH", mesh).replace("LEVEL", level).replace("WANTED", "(36, 10, 26)")
+        run(tmp_path, n, code + now)
+
+
 def test_a_rank_that_cannot_write_is_named_on_all(tmp_path: Path) -> None:
     code = """
     from nnl.core.parameters import safetensors
@@ -239,16 +294,22 @@ def test_a_rank_that_cannot_write_is_named_on_all(tmp_path: Path) -> None:
     usual = safetensors.save
     def full(*args):
         raise OSError(28, "No space left on device")
-    if rank == 1:
-        safetensors.save = full
-    try:
-        checkpoints.save(2)
-    except OSError as e:
-        assert "the end of Checkpoints.save(2): rank 0: OSError: no file of rank 1; " in str(e), e
-        assert "rank 1: OSError: [Errno 28] No space left" in str(e), e
-    else:
-        raise AssertionError
-    assert checkpoints.steps() == [1]
+    def worse(*args):
+        raise ValueError("of another kind")
+    for failure, text in (
+        (full, "rank 1: OSError: [Errno 28] No space left"),
+        (worse, "rank 1: ValueError: of another kind"),
+    ):
+        if rank == 1:
+            safetensors.save = failure
+        try:
+            checkpoints.save(2)
+        except OSError as e:
+            assert "the end of Checkpoints.save(2): rank 0: OSError: no file of rank 1" in str(e), e
+            assert text in str(e), e
+        else:
+            raise AssertionError
+        assert checkpoints.steps() == [1]
     safetensors.save = usual
     checkpoints.save(2)
     assert checkpoints.steps() == [1, 2]

@@ -187,6 +187,32 @@ def test_masters_of_16_bit_parameters_are_in_pieces(tmp_path: Path) -> None:
     run(tmp_path, 2, HALF)
 
 
+def test_a_parameter_without_gradient_stays_as_it_is(tmp_path: Path) -> None:
+    code = """
+    import nnl.parametric_functions as PF
+    import nnl.solvers as S
+
+    def train(mesh):
+        nn.clear_parameters()
+        a, b = (PF.get_parameter_or_create(k, (3,), np.arange(3.0)) for k in "ab")
+        solver = S.Momentum(0.1)
+        solver.set_parameters(nn.get_parameters())
+        if mesh is not None:
+            C.shard(solver, mesh, level=1)
+        for k in range(5):
+            solver.zero_grad()
+            with nn.auto_forward():  # b is used in every second step only
+                loss = F.sum(a * a) if k % 2 else F.sum((a - b) ** 2)
+            loss.backward()
+            solver.update()
+        return [v.d.tolist() for v in nn.get_parameters().values()]
+
+    want, got = train(None), train(C.Mesh(shard=2))
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+    """
+    run(tmp_path, 2, code)
+
+
 def test_clipping_by_norm_is_that_of_whole_parameters(tmp_path: Path) -> None:
     code = """
     import nnl.solvers as S

@@ -168,6 +168,22 @@ def test_dropout_of_parts_draws_on_each_rank(tmp_path: Path) -> None:
     run(tmp_path, 2, code)
 
 
+def test_gathered_groups_are_in_the_order_of_one_process(tmp_path: Path) -> None:
+    code = """
+    over = C.Mesh(model=2).model
+    w = np.arange(36.0).reshape(3, 12)
+    x = nn.Variable.from_numpy_array(np.arange(6.0).reshape(2, 3), need_grad=True)
+    y = C.affine(x, 12, over, groups=3, gather=True, w_init=w, with_bias=False)
+    y.forward()
+    np.testing.assert_allclose(y.d, x.d @ w)
+    x.g = 0
+    weights = np.arange(24.0).reshape(2, 12)
+    y.backward(weights)
+    np.testing.assert_allclose(x.g, weights @ w.T)
+    """
+    run(tmp_path, 2, code)
+
+
 def test_what_is_wrong_with_a_layer_in_parts_is_said(tmp_path: Path) -> None:
     over, x = C.Mesh().model, nn.Variable((2, 4))
     with pytest.raises(TypeError, match=r"affine: over is 3, wanted an axis of a mesh, mesh.model"):

@@ -110,7 +110,8 @@ class Checkpoints:
         error = ""
         try:
             if self.rank == 0:
-                shutil.rmtree(parts, ignore_errors=True)
+                for left in self.folder.glob(".step-*"):  # by a job that was killed, a full disk
+                    shutil.rmtree(left, ignore_errors=True)
                 parts.mkdir()
         except OSError as e:
             error = str(e)
@@ -154,9 +155,11 @@ class Checkpoints:
         found: dict[str, tuple[Variable, Layout]] = {
             k: (v, layout_of(v)) for k, v in get_parameters(grad_only=False).items()
         }
+        known = {v.data for v, _ in found.values()}
         for name, solver in self.solvers.items():
             for key, v in solver.get_parameters().items():
-                found.setdefault(key, (v, layout_of(v)))
+                if v.data not in known:  # in no scope, and other solvers' may have the same name
+                    found[f"{key}{STATE}{name}"] = v, layout_of(v)
             for key, state in solver.get_states().items():
                 layout = layout_of(solver.get_parameters()[key])
                 if solver.split_over is not None:
@@ -251,7 +254,7 @@ class _Job:
             safetensors.save(self.parts / FILE.format(rank), self.arrays, meta)
             if rank == 0:
                 self._finish()
-        except OSError as error:
+        except Exception as error:  # whatever it is, the others wait for this rank
             try:
                 (self.parts / f"failed-{rank}").touch()
             except OSError:
@@ -279,11 +282,18 @@ class _Job:
             temporary.write_text(json.dumps(index, indent=1), "utf-8")
         whole = owner.folder / STEP.format(self.step)
         if whole.exists():
-            shutil.rmtree(whole)
+            _remove(whole)
         os.replace(self.parts, whole)
         for step in owner.steps()[: -owner.keep]:
             if step != self.step:
-                shutil.rmtree(owner.folder / STEP.format(step), ignore_errors=True)
+                _remove(owner.folder / STEP.format(step))
+
+
+def _remove(folder: Path) -> None:
+    """Remove a checkpoint: with another name first, as a kill may leave a part of it."""
+    gone = folder.with_name(f".{folder.name}.old")
+    os.replace(folder, gone)
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 class Saved:
@@ -399,8 +409,10 @@ def _array(data: Array, entry: safetensors.Entry) -> Array:
 
 
 def _by_block(found: list[Any]) -> list[list[Any]]:
-    """The parts of one array, those of a block together and in order."""
-    blocks: dict[str, list[Any]] = {}
+    """The parts of one array, those of a block together and in order, each once: several stages
+    may have the same."""
+    blocks: dict[str, dict[int, Any]] = {}
     for part in found:
-        blocks.setdefault(json.dumps(part[0]["split"]), []).append(part)
-    return [sorted(b, key=lambda p: p[0]["pieces"] or [1, 0]) for b in blocks.values()]
+        _, place = part[0]["pieces"] or (1, 0)
+        blocks.setdefault(json.dumps(part[0]["split"]), {})[place] = part
+    return [[b[place] for place in sorted(b)] for b in blocks.values()]

@@ -153,7 +153,10 @@ def affine(
         w = parameter("W", (inmaps, n_outmaps), init, Split(1, over, groups))
         b = parameter("b", (n_outmaps,), b_init, Split(0, over, groups)) if with_bias else None
         y = F.affine(_begin(inp, over, sequence), w, b, base_axis=base_axis)
-        return over.all_gather(y, -1, replicated=True) if gather else y
+        if not gather:
+            return y
+        runs = F.reshape(y, (*y.shape[:-1], groups, n_outmaps // groups // over.size))
+        return F.reshape(over.all_gather(runs, -1, replicated=True), (*y.shape[:-1], n_outmaps))
     w = parameter("W", (inmaps, n_outmaps), init, Split(0, over))
     y = _end(F.affine(inp, w, base_axis=base_axis), over, sequence)
     if not with_bias:
@@ -182,7 +185,7 @@ def embed(inp: Input, n_inputs: int, n_features: int, over: Any, initializer: An
         >>> C.embed(array([[7, 1]], int), 10, 4, C.Mesh().model, name="ex_tok").shape
         (1, 2, 4)
     """
-    _check("embed", over, OUT)
+    check_axis_of_mesh("embed", over)
     rows = divide("embed", "rows", n_inputs, over.size)
     if initializer is None:
         initializer = UniformInitializer((-np.sqrt(3.0), np.sqrt(3.0)))
@@ -280,7 +283,7 @@ def softmax_cross_entropy(x: Any, target: Any, over: Axis) -> Any:
         >>> round(float(y.d[0, 0]), 4)  # ln 2
         0.6931
     """
-    _check("softmax_cross_entropy", over, OUT)
+    check_axis_of_mesh("softmax_cross_entropy", over)
     if target.shape != (*x.shape[:-1], 1):
         raise ShapeError(
             f"softmax_cross_entropy: target has the shape {target.shape}, wanted "
@@ -323,7 +326,7 @@ def layer_normalization(
         >>> C.layer_normalization(array(np.ones((2, 3, 4))), C.Mesh().model, name="ex_ln").shape
         (2, 3, 4)
     """
-    _check("layer_normalization", over, OUT)
+    check_axis_of_mesh("layer_normalization", over)
     shape = [1 if k in batch_axis else n for k, n in enumerate(inp.shape)]
     beta = get_parameter_or_create("beta", shape, ZERO)
     gamma = get_parameter_or_create("gamma", shape, ONE)
@@ -343,6 +346,6 @@ def dropout(x: Any, over: Axis, p: float = 0.5) -> Any:
         >>> C.dropout(array(np.ones((2, 3))), C.Mesh().model, p=0.2).shape
         (2, 3)
     """
-    _check("dropout", over, OUT)
+    check_axis_of_mesh("dropout", over)
     first = int(nnl_random.prng.randint(0, 2**30))  # alike on all ranks
     return F.dropout(x, p=p, seed=first + over.place)

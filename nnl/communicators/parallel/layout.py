@@ -13,6 +13,7 @@ import numpy as np
 from nnl.communicators.parallel.mesh import Axis
 from nnl.core.graph.variable import Variable
 from nnl.core.ops.op import OPS
+from nnl.solvers.split import cut_piece
 
 Array = np.ndarray[Any, Any]
 
@@ -75,11 +76,8 @@ class Layout:
         whole = np.ascontiguousarray(whole[block_index(whole.shape, split)])
         if self.pieces is None:
             return whole
-        size, place = self.stored[0], self.pieces.place
-        own = whole.reshape(-1)[place * size : (place + 1) * size]
-        found = np.zeros(size, whole.dtype)
-        found[: own.size] = own
-        return found
+        own: Array = cut_piece(np, whole, self.pieces.size, self.pieces.place)
+        return own
 
     def axes(self) -> list[Axis]:
         """The axes whose ranks have different elements, without pipe."""

@@ -10,7 +10,9 @@ from typing import Any
 from nnl.communicators.base import Communicator
 from nnl.communicators.multi_process import MultiProcessDataParallelCommunicator
 from nnl.core.arguments.annotations import shown
+from nnl.core.arrays.spec import check_axis
 from nnl.core.graph.variable import Variable
+from nnl.core.ops.describe import Alone
 from nnl.core.ops.op import OPS
 from nnl.core.settings.context import STATE
 
@@ -37,10 +39,9 @@ class Axis:
         (2, 2)
     """
 
-    def __init__(self, comm: Communicator, name: str, ranks: Sequence[int]) -> None:
-        self.comm, self.name, self.ranks = comm, name, tuple(ranks)
+    def __init__(self, comm: Communicator, name: str, ranks: Sequence[int], group: str) -> None:
+        self.comm, self.name, self.ranks, self.group = comm, name, tuple(ranks), group
         self.size, self.place = len(ranks), ranks.index(comm.rank)
-        self.group = "world" if self.size == comm.size else f"{name} {list(ranks)}"
 
     def __repr__(self) -> str:
         return f"{self.name}[{self.place} of {self.size}]"
@@ -58,7 +59,7 @@ class Axis:
 
     def all_gather(self, x: Variable, axis: int = 0, replicated: bool = False) -> Variable:
         """The arrays of all ranks, one after the other along an axis."""
-        return self._apply("all_gather", x, axis=_axis(x, axis), replicated=replicated)
+        return self._apply("all_gather", x, axis=axis, replicated=replicated)
 
     def reduce_scatter(self, x: Variable, axis: int = 0) -> Variable:
         """This rank's part, along an axis, of the sum over the ranks.
@@ -66,11 +67,11 @@ class Axis:
         Raises:
             ShapeError: The number of ranks does not divide the size of the axis.
         """
-        return self._apply("reduce_scatter", x, axis=_axis(x, axis))
+        return self._apply("reduce_scatter", x, axis=axis)
 
     def local_part(self, x: Variable, axis: int = 0) -> Variable:
         """This rank's part, along an axis, of a replicated value; as reduce_scatter."""
-        return self._apply("local_part", x, axis=_axis(x, axis))
+        return self._apply("local_part", x, axis=axis)
 
     def replicate(self, x: Variable) -> Variable:
         """A replicated value, for functions that every rank does a part of: its gradient is the
@@ -83,7 +84,7 @@ class Axis:
         Raises:
             ShapeError: As reduce_scatter.
         """
-        return self._apply("all_to_all", x, split=_axis(x, split), join=_axis(x, join))
+        return self._apply("all_to_all", x, split=split, join=join)
 
     def permute(self, x: Variable, pairs: Sequence[tuple[int, int]]) -> Variable:
         """Send x from rank to rank: each of the (from, to) places gets the array of the other.
@@ -99,17 +100,13 @@ class Axis:
     def _apply(self, name: str, x: Variable, **attributes: Any) -> Variable:
         if not isinstance(x, Variable):
             raise TypeError(f"{name}: x is {shown(x)}, wanted nnl.Variable")
+        for key in {"axis", "split", "join"} & attributes.keys():
+            attributes[key] = check_axis(name, attributes[key], x.spec)
         if self.size == 1 and name != "permute":
             return x
-        y = OPS[name](x, comm=self.comm, group=self.group, **attributes)
+        comm = self.comm if self.size > 1 else Alone()
+        y = OPS[name](x, comm=comm, group=self.group, **attributes)
         return y[0] if isinstance(y, tuple) else y
-
-
-def _axis(x: Any, axis: int) -> int:
-    n = len(x.shape) if isinstance(x, Variable) else axis + 1
-    if not -n <= axis < n:
-        raise ValueError(f"axis is {axis}, wanted one of the {n} of {x.shape}")
-    return axis % n
 
 
 class Mesh:
@@ -169,25 +166,32 @@ class Mesh:
 
     def _axis(self, name: str, along: Sequence[str]) -> Axis:
         """The axis through this rank; all ranks make the groups of all ranks, in one order."""
-        own, made = None, set(self.comm.list_groups())
-        for start in range(self.comm.size):
-            ranks = self._line(start, along)
-            axis_group = f"{name} {ranks}"
-            if 1 < len(ranks) < self.comm.size and start == ranks[0] and axis_group not in made:
-                self.comm.new_group(axis_group, ranks)
-            if self.comm.rank in ranks:
-                own = Axis(self.comm, name, ranks)
-        assert own is not None
-        return own
+        groups = {ranks: self._group(name, ranks) for ranks in self._lines(along)}
+        ((ranks, group),) = ((r, g) for r, g in groups.items() if self.comm.rank in r)
+        return Axis(self.comm, name, ranks, group)
 
-    def _line(self, rank: int, along: Sequence[str]) -> list[int]:
-        """The ranks that have the place of a rank in all directions but some."""
-        place = self.place_of(rank)
-        return [
-            r
-            for r in range(self.comm.size)
-            if all(d in along or n == place[d] for d, n in self.place_of(r).items())
-        ]
+    def some_of_pipe(self, places: Sequence[int]) -> str:
+        """The group of the ranks at some places of pipe, "" on other ranks; all ranks call this."""
+        lines = [tuple(line[k] for k in places) for line in self._lines(("pipe",))]
+        groups = {ranks: self._group("some of pipe", ranks) for ranks in lines}
+        return next((g for ranks, g in groups.items() if self.comm.rank in ranks), "")
+
+    def _lines(self, along: Sequence[str]) -> list[tuple[int, ...]]:
+        """The ranks that differ in their places along some directions only, of all others."""
+        lines: dict[Any, list[int]] = {}
+        for rank in range(self.comm.size):
+            place = self.place_of(rank)
+            lines.setdefault(tuple(place[d] for d in DIRECTIONS if d not in along), []).append(rank)
+        return [tuple(ranks) for ranks in lines.values()]
+
+    def _group(self, name: str, ranks: Sequence[int]) -> str:
+        """The group of these ranks, made where there is none; there is none of one rank."""
+        if len(ranks) == self.comm.size:
+            return "world"
+        group = f"{name} {list(ranks)}"
+        if len(ranks) > 1 and group not in self.comm.list_groups():
+            self.comm.new_group(group, ranks)
+        return group
 
     def place_of(self, rank: int) -> dict[str, int]:
         """The place of a rank of the job along each direction."""

@@ -160,12 +160,12 @@ class Pipeline:
                     pop_parameter(name)
                     gone[name] = s
         holders = {name: [s % ranks for s in at] for name, at in users.items()}
-        self.tied: dict[str, tuple[int, ...]] = {}  # with their shapes
+        self.tied: dict[str, str] = {}  # with the groups of the ranks that have them, "" elsewhere
         for name in sorted(holders):
             if not holders[name]:
                 raise ValueError(f"Pipeline: tied names {name!r}, which no stage uses")
             if len({*holders[name]}) > 1:
-                self.tied[name] = get_parameters()[name].shape
+                self.tied[name] = self.mesh.some_of_pipe(sorted({*holders[name]}))
             if place not in holders[name]:
                 pop_parameter(name)
         for name, v in get_parameters(grad_only=False).items():
@@ -215,10 +215,9 @@ class Pipeline:
                 self._backward(graph, s, k)
                 self.free[chunk].append(graph)
         comm = self.over.comm
-        for name, shape in self.tied.items():  # all ranks of pipe take part
-            v = get_parameters().get(name)
-            g = NdArray(shape) if v is None else v.grad
-            comm.all_reduce(g, group=self.over.group)
+        for name, group in self.tied.items():
+            if group:
+                comm.all_reduce(get_parameters()[name].grad, group=group)
         if self.over.size == 1:
             return total / self.batches
         said = comm.meet("Pipeline.step", np.float64(total).tobytes(), group=self.over.group)

@@ -7,6 +7,8 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from nnl.communicators.parallel.layout import LaidOut, layout_of, with_pieces
 from nnl.communicators.parallel.mesh import Mesh
 from nnl.core.arguments.annotations import shown
@@ -16,6 +18,7 @@ from nnl.core.graph.variable import Variable
 from nnl.core.parameters.parameter import get_parameters, set_parameter
 from nnl.core.settings.context import EPOCH, using
 from nnl.solvers.base import Solver, check_elementwise, piece_of
+from nnl.solvers.split import cut_piece
 
 SPLIT = MemoryRecord(
     cleared="split by C.shard: give it the graphs that exist already, as outputs= "
@@ -84,7 +87,7 @@ def shard(
     now: dict[Any, LaidOut] = {}
     for key, p in params.items():
         layout = with_pieces(layout_of(p), over, mesh.data, level == 3)
-        piece = LaidOut.of(piece_of(p, over.size, over.place).d, layout, p.name, True)
+        piece = LaidOut.of(cut_piece(np, p.d, over.size, over.place), layout, p.name, True)
         pieces[key] = now[p.data] = piece
         if p.data in stored:
             set_parameter(stored[p.data], piece)
