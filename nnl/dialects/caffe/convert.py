@@ -13,6 +13,7 @@ from nnl.converters.caffe.weights import WEIGHTS
 from nnl.converters.model import Built, Network
 from nnl.dialects.caffe.graph import Graph
 from nnl.dialects.caffe.net import TEST, Net
+from nnl.logger import logger
 from nnl.workspace import Workspace
 
 
@@ -34,9 +35,14 @@ class CaffeModel(Built):
     def __init__(self, paths: Sequence[str]) -> None:
         texts = [p for p in paths if not p.endswith(WEIGHTS)]
         weights = [p for p in paths if p.endswith(WEIGHTS)]
+        if not texts and len(weights) == 1:  # as nnl writes them, side by side
+            beside = weights[0].removesuffix(".h5").removesuffix(".caffemodel") + ".prototxt"
+            texts = [beside] if os.path.exists(beside) else []
         if len(texts) != 1 or len(weights) > 1:
             raise ValueError(f"a network of Caffe is a .prototxt and a .caffemodel, got {paths}")
         self.where = texts[0]
+        if not weights:
+            logger.warning("%s: without a .caffemodel, weights are what its fillers say", texts[0])
         self.scope: OrderedDict[str, Any] = OrderedDict()
         with Workspace(self.scope):
             self.net = Net(texts[0], *weights, TEST, deploy=True)

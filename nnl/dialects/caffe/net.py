@@ -468,7 +468,7 @@ class Net:
             for i, (p, shape) in enumerate(zip(mine, theirs, strict=True)):
                 if not fits(tuple(shape), p.shape):
                     problems.append(f"layer {name!r}: parameter {i} is {shape}, wanted {p.shape}")
-                elif not p.turned:
+                elif not p.turned and p.data.dtype == np.float32 and p.data.flags.c_contiguous:
                     places[name, i] = p.data
         if problems:
             raise ValueError(f"{path}: shapes of weights:\n  " + "\n  ".join(problems))

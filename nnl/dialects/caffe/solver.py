@@ -123,7 +123,7 @@ class Solver:
         self.iter = 0
         self.losses: deque[float] = deque(maxlen=max(1, p.average_loss))
         ws = self.net.workspace
-        self.base_lr = Tensor(ws, f"{self.net.name}/base_lr", ())
+        self.base_lr = Tensor(ws, f"{self.net.name}/base_lr", (), np.float64)
         ws.keep(self.base_lr, p.base_lr, need_grad=False)
         used = [q.tensor for q in self.net.parameters if q.lr_mult]
         self.updater: _Update | None = None

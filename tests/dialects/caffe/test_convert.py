@@ -125,8 +125,9 @@ def test_a_prototxt_is_caffes_or_nnablas_by_what_is_in_it():
     assert found.name == "CAFFE"
     format_of("b.prototxt", None, True).write(model, "b.prototxt", WriteOptions(1))
     assert read_model(["b.prototxt"])[1].name == "NNP"
+    assert read_model(["a.caffemodel"])[1].name == "CAFFE"  # its prototxt is beside it
     with pytest.raises(ValueError, match="is a .prototxt and a .caffemodel, got"):
-        read_model(["a.caffemodel"])
+        read_model(["other.caffemodel"])
     text = 'layer { name: "p" type: "Python" top: "y" python_param { module: "os" layer: "x" } }'
     with open("p.prototxt", "w") as file:
         file.write(text)
