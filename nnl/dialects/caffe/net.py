@@ -15,18 +15,19 @@ from nnl.converters.caffe.messages import included, lines_of, messages
 from nnl.converters.caffe.weights import Shapes, fits, read_net, read_weights, write_weights
 from nnl.core.arguments.suggest import did_you_mean
 from nnl.core.arrays.array import NdArray
-from nnl.dialects.caffe import layers as _layers  # noqa: F401  (they note themselves)
+from nnl.dialects.caffe import layer_types as _layer_types  # noqa: F401  (they note themselves)
 from nnl.dialects.caffe import python_layer as _python_layer  # noqa: F401
+from nnl.dialects.caffe.description import Described
 from nnl.dialects.caffe.graph import Graph
 from nnl.dialects.caffe.layer import KINDS, MANY, Blob, Layer, Parameter
-from nnl.dialects.caffe.layers.data import Rows, feed
+from nnl.dialects.caffe.layer_types.data import Rows, feed
 from nnl.workspace import Function, Operator, Tensor, current
 
 Array = np.ndarray[Any, Any]
 TRAIN, TEST = 0, 1
 
 
-class Net:
+class Net(Described):
     """A network, as a prototxt describes it, in the current workspace.
 
     Args:
@@ -161,13 +162,8 @@ class Net:
             ("top", m.top, kind.tops),
         ):
             if not low <= len(names) <= high:
-                wanted = (
-                    f"{low}"
-                    if low == high
-                    else f"{low} to {high}"
-                    if high < MANY
-                    else f"{low} or more"
-                )
+                most = f" to {high}" if high < MANY else " or more"
+                wanted = f"{low}{'' if low == high else most}"
                 raise layer.fail(f"has {len(names)} {what} blobs, wanted {wanted}")
         for name in m.bottom:
             if name not in self.blobs:

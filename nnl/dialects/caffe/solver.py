@@ -226,9 +226,8 @@ class Solver:
                     self.updater.set_learning_rate(self.lr)
                 values = self._step()
                 loss += float(values[-1]) / p.iter_size if self.net.loss_weights else 0.0
-            if self.updater is not None and p.iter_size > 1:
-                self.updater.set_learning_rate(self.lr)
-                self.updater.apply()
+            if p.iter_size > 1:
+                self.apply_update()
             self._forget()
             self.losses.append(loss)
             if p.display and self.iter % p.display == 0:
@@ -236,6 +235,12 @@ class Solver:
             self.iter += 1
             if p.snapshot and self.iter % p.snapshot == 0:
                 self.snapshot()
+
+    def apply_update(self) -> None:
+        """Update the parameters by the gradients that they have."""
+        if self.updater is not None:
+            self.updater.set_learning_rate(self.lr)
+            self.updater.apply()
 
     def _forget(self) -> None:
         """Blobs that a step has not returned are computed again when somebody reads them."""

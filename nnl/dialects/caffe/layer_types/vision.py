@@ -14,7 +14,7 @@ from nnl.converters.caffe.messages import enum_name
 from nnl.converters.caffe.writer import pooled_size
 from nnl.core.ops.op import OPS
 from nnl.dialects.caffe.layer import MANY, Blob, Layer, builds
-from nnl.dialects.caffe.layers.neurons import constant
+from nnl.dialects.caffe.layer_types.neurons import constant
 
 Sizes = tuple[int, ...]
 

@@ -1,6 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layers, by what they do; each notes itself in `layer.KINDS`."""
 
-from nnl.dialects.caffe.layers import data, detection, losses, neurons, recurrent, shapes, vision
+from nnl.dialects.caffe.layer_types import (
+    data,
+    detection,
+    losses,
+    neurons,
+    recurrent,
+    shapes,
+    vision,
+)
 
 __all__ = ["data", "detection", "losses", "neurons", "recurrent", "shapes", "vision"]

@@ -14,7 +14,7 @@ from nnl.converters.caffe.messages import enum_name
 from nnl.converters.caffe.weights import read_blob
 from nnl.core.ops.op import OPS
 from nnl.dialects.caffe.layer import Blob, Layer, builds
-from nnl.dialects.caffe.layers.neurons import constant
+from nnl.dialects.caffe.layer_types.neurons import constant
 
 TINY = 1e-20  # the least probability whose logarithm is taken
 

@@ -14,7 +14,7 @@ import numpy as np
 import nnl.functions as F
 from nnl.converters.caffe.messages import enum_name
 from nnl.dialects.caffe.layer import Blob, Layer, builds
-from nnl.dialects.caffe.layers.neurons import constant
+from nnl.dialects.caffe.layer_types.neurons import constant
 from nnl.graph.open_sizes.at_most import at_most
 
 

@@ -10,7 +10,7 @@ import nnl.functions as F
 from nnl.converters.caffe.messages import enum_name
 from nnl.core.ops.op import OPS
 from nnl.dialects.caffe.layer import MANY, Blob, Layer, builds
-from nnl.dialects.caffe.layers.neurons import constant
+from nnl.dialects.caffe.layer_types.neurons import constant
 
 
 def _ndim(x: Blob) -> int:
