@@ -450,8 +450,8 @@ class Net(Described):
 
         for name, arrays in read_weights(path, into).items():
             for i, (p, a) in enumerate(zip(self.params.get(name, ()), arrays, strict=False)):
-                if (name, i) not in direct or not np.may_share_memory(direct[name, i], a):
-                    p.data[...] = a.reshape(p.shape)
+                if a is not direct.get((name, i)):
+                    p.write(a.reshape(p.shape))
 
     def _places(self, path: str, shapes: Shapes) -> dict[tuple[str, int], Array]:
         """Parameters that a file can be read into as they are; its shapes are those of layers."""
@@ -464,8 +464,8 @@ class Net(Described):
             for i, (p, shape) in enumerate(zip(mine, theirs, strict=True)):
                 if not fits(tuple(shape), p.shape):
                     problems.append(f"layer {name!r}: parameter {i} is {shape}, wanted {p.shape}")
-                elif not p.turned and p.data.dtype == np.float32 and p.data.flags.c_contiguous:
-                    places[name, i] = p.data
+                elif (now := p.data).dtype == np.float32 and now.flags.c_contiguous:
+                    places[name, i] = now
         if problems:
             raise ValueError(f"{path}: shapes of weights:\n  " + "\n  ".join(problems))
         return places
