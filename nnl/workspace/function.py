@@ -90,10 +90,14 @@ class Function:
         """
         if len(values) != len(self.inputs):
             raise ValueError(f"Function: got {len(values)} values, wanted {len(self.inputs)}")
+        return self._computed(values, self.workspace.lost(self.leaves))
+
+    def _computed(
+        self, values: Sequence[Any], lost: Sequence[Tensor]
+    ) -> list[np.ndarray[Any, Any]]:
+        """The outputs, where nothing is kept for some of the leaves: they are fed, or were."""
         given = dict(zip(self.inputs, values, strict=True))
-        for t in self.leaves:
-            if t.kept:
-                continue
+        for t in lost:
             if t.key not in self.workspace.values:
                 raise ValueError(f"Function: {t.name!r} is needed and has no value: feed it")
             given[t] = self.workspace.values[t.key].data
@@ -107,12 +111,12 @@ class Function:
                 self.first = needed(self.known, self.inputs, self.givens)
         results = []
         for t, v in zip(self.outputs, made, strict=True):
-            if isinstance(v, np.ndarray) and v.dtype.kind == "O":  # texts
+            if isinstance(v, np.ndarray):  # texts
                 results.append(v)
                 continue
-            data = v.data if isinstance(v, Variable) else NdArray.from_numpy_array(v)
-            self.workspace.values[t.key] = data
-            results.append(np.asarray(data.data))
+            own = isinstance(v, Variable)  # else the program's, of all its runs
+            self.workspace.values[t.key] = data = v.data if own else v
+            results.append(np.asarray(data.data) if own else np.array(data.data))
         return results
 
     @property
@@ -195,7 +199,7 @@ class Function:
             for t, new in zip(op.writes, op.outputs, strict=False):
                 values[t] = written[t] = values[new]
             self._replace(values)
-        results = [_copied(before[t] if t in before else values[t]) for t in self.outputs]
+        results = [_result(before[t] if t in before else values[t]) for t in self.outputs]
         changed = [
             (t, _copied(values[v]) if isinstance(v, Tensor) else v) for t, v in self.updates.items()
         ]
@@ -254,6 +258,13 @@ class Function:
 def _copied(v: Any) -> Any:
     """A value as it is now: of a tensor that is kept, which may be written before it is read."""
     return F.identity(v) if isinstance(v, Variable) and v.parent is None else v
+
+
+def _result(v: Any) -> Any:
+    """What a program gives: what depends on nothing is an array, made once."""
+    if isinstance(v, Variable):
+        return _copied(v)
+    return v if v.dtype.kind == "O" else NdArray.from_numpy_array(v)
 
 
 class _Unknown(Exception):

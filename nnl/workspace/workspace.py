@@ -16,10 +16,11 @@ from nnl.core.graph.variable import Variable
 from nnl.core.interpreters.switches import auto_forward
 from nnl.core.parameters.parameter import (
     Scope,
-    get_parameter,
+    parameter_in,
     parameter_scope,
     pop_parameter,
     root_scope,
+    scope_in,
     set_parameter,
 )
 from nnl.workspace.tensor import Operator, Tensor, fed
@@ -92,8 +93,19 @@ class Workspace:
 
     def parameter(self, name: str) -> Variable | None:
         """What the registry holds under this name."""
-        with parameter_scope("", self.scope):
-            return get_parameter(name)
+        return parameter_in(self.scope, name)
+
+    def lost(self, tensors: Iterable[Tensor]) -> list[Tensor]:
+        """Those of some tensors that nothing makes or keeps."""
+        found, scopes = [], {"": self.scope}
+        for t in tensors:
+            path, _, leaf = t.key.rpartition("/")
+            scope = scopes.get(path)
+            if scope is None:
+                scope = scopes[path] = scope_in(self.scope, path)
+            if t.operator is not None or not isinstance(scope.get(leaf), Variable):
+                found.append(t)
+        return found
 
     def keep(self, tensor: Tensor, value: Any, need_grad: bool = True) -> Variable:
         """Keep a value for a tensor from run to run, or go on with what its name has already."""

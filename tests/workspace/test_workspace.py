@@ -9,7 +9,7 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 import nnl.solvers as S
-from nnl.workspace import Function, Tensor, Updater, Workspace, gradients, value_of
+from nnl.workspace import Function, Operator, Tensor, Updater, Workspace, gradients, value_of
 
 
 @pytest.fixture
@@ -170,6 +170,17 @@ def test_an_operator_alone_and_its_gradient(workspace):
     (g,) = workspace.gradient(drop)
     np.testing.assert_array_equal(g, workspace.fetch("dropout"))
     assert 0 < (g == 0).sum() < 1000
+
+
+def test_results_belong_to_the_caller(workspace):
+    """Also what depends on no input, which the program has only once."""
+    x = Tensor(workspace, "x", (2,))
+    two = Operator(workspace, "two", lambda: np.float32([2, 2]), ()).outputs[0]
+    f = Function([x], [two, x * two])
+    for a in f([1, 2]):
+        a[:] = 9
+    assert [a.tolist() for a in f([1, 2])] == [[2, 2], [2, 4]]
+    assert workspace.fetch(two).tolist() == [2, 2]
 
 
 def test_wrong_names_and_values(workspace):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from threading import RLock
@@ -252,13 +252,24 @@ def get_parameter(key: str) -> Variable | None:
         >>> PF.get_parameter("ex_found") is w, PF.get_parameter("ex_nothing")
         (False, None)
     """
-    found: Any = SCOPE.scope
+    return parameter_in(SCOPE.scope, key)
+
+
+def scope_in(scope: Scope, path: str) -> Mapping[str, Any]:
+    """The scope of this path, relative to a scope; an empty one if there is none."""
+    found: Any = scope
+    for part in _split(path, "scope_in"):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def parameter_in(scope: Scope, key: str) -> Variable | None:
+    """The parameter of this name, relative to a scope; None if there is none."""
+    found: Any = scope
     if type(key) is str and type(usual := found.get(key)) is Variable:
         return usual  # by far the most are asked for by one name
     for part in _split(key, "get_parameter"):
-        if not isinstance(found, dict) or part not in found:
-            return None
-        found = found[part]
+        found = found.get(part) if isinstance(found, dict) else None
     return found if isinstance(found, Variable) else None
 
 

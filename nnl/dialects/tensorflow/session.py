@@ -46,6 +46,7 @@ class Transaction(ws.Function):
         checks = [op.outputs[0] for op in self.asserts]
         super().__init__(feeds, [*fetches, *checks], name="transaction")
         self.written = [t for op in self.operators for t in op.writes]
+        self.used = list(dict.fromkeys([*self.leaves, *self.written]))
         self.read, done = set(self.outputs), set()
         for op in self.operators:
             self.read |= {t for t in op.tensors if t not in done}
@@ -59,16 +60,17 @@ class Transaction(ws.Function):
 
     def run(self, values):
         """The fetched tensors for values of those that are fed."""
-        for t in self.leaves:
+        lost = self.workspace.lost(self.used)
+        for t in lost:
             fed = not isinstance(t, Tensor) and t.key in self.workspace.values
-            if t in self.read and not t.kept and not fed:
+            if t in self.leaves and t in self.read and not fed:
                 raise _missing(t)
-        new = [t for t in self.written if not t.kept]
+        new = [t for t in lost if t in self.written]
         for t in new:
             self.workspace.keep(t, np.zeros(t.sizes or (), t.dtype), t.dtype.kind == "f")
         done = False
         try:
-            made = self(*values)
+            made = self._computed(values, [t for t in lost if t in self.leaves and t not in new])
             done = True
         finally:
             if not done:
