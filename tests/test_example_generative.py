@@ -155,12 +155,23 @@ def test_folders_that_are_of_no_use_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"1 picture\(s\), wanted at least two"):
         pictures.folder(tmp_path, 16)
     picture(tmp_path / "a" / "two.png", 20)
+    with pytest.raises(
+        ValueError, match=r"two.png has \(20, 20\) pixels, wanted \(32, 32\) as .*one"
+    ):
+        pictures.folder(tmp_path, 16)
+    picture(tmp_path / "a" / "two.png", 32)
     assert pictures.folder(tmp_path, 16).shape == (2, 3, 16, 16)
-    with pytest.raises(ValueError, match=r"two.png has \(20, 20\) pixels, wanted at least 24"):
-        pictures.folder(tmp_path, 24)
+    with pytest.raises(ValueError, match=r"one.png has \(32, 32\) pixels, wanted at least 48"):
+        pictures.folder(tmp_path, 48)
+    with pytest.raises(ValueError, match="photographs have no 256 x 256 pixels: --data wants a fo"):
+        pictures.pictures(None, 256)
     picture(tmp_path / "b" / "one.png", 32)
-    with pytest.raises(ValueError, match="b has no picture two, which is in the other folder"):
+    picture(tmp_path / "b" / "other.jpg", 32)
+    with pytest.raises(ValueError, match="a has no picture other, which is in the other folder"):
         pictures.pairs(tmp_path, 16)
+    (tmp_path / "b" / "other.jpg").rename(tmp_path / "b" / "two.jpg")
+    draw = pictures.pairs(tmp_path, 16)
+    assert draw(3, np.random.default_rng(0), held_out=True).shape == (3, 2, 3, 16, 16)
     (tmp_path / "a" / "two.png").write_bytes(b"none")
     with pytest.raises(ValueError, match=r"two.png is no picture: "):
         pictures.folder(tmp_path, 16)

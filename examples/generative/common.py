@@ -7,8 +7,9 @@
 
 A family is a class, made with one of its SIZES: `solvers` and `averaged` name its solvers and the
 scopes whose weights are averaged; `batch(rng)` gives the arrays of a step, `step(*arrays)` trains
-and returns losses by name, `sample(count, seed)` images in [-1, 1], `measure()` numbers by name,
-and `network()` what is exported: a function that nnl.compile has made, called once.
+and returns losses by name, both after `done` steps; `sample(count, seed)` gives images in [-1, 1],
+`measure()` numbers by name, and `network()` what is exported: a function that nnl.compile has made,
+called once.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from nnl.utils.image_utils import imsave
 CHECKPOINT = "checkpoint.safetensors"
 DECAY = 0.995  # of averages; that of papers, 0.9999, is for a hundred thousand steps and more
 FORMATS = (".nnp", ".onnx", ".nnlp")
+FOLDER = "a folder of pictures of one size, of which the middle square is taken"
 
 
 class Run:
@@ -43,6 +45,7 @@ class Run:
         self.out, self.step, self.seconds = out, 0, 0.0
         self.rng = np.random.default_rng(seed)
         self.family = make(make.SIZES[size], data)
+        self.family.done = 0
         self.parameters = nn.get_parameters(grad_only=False)
         averaged = getattr(self.family, "averaged", ())
         chosen = {k: v for k, v in self.parameters.items() if k.split("/")[0] in averaged}
@@ -76,6 +79,7 @@ class Run:
         bar = tqdm(total=steps, initial=self.step, unit="step", disable=None, file=sys.stderr)
         while self.step < steps:
             begin = time.perf_counter()
+            self.family.done = self.step
             made = self.family.step(*self.family.batch(self.rng))
             for name, loss in made.items():
                 losses.setdefault(name, []).append(float(getattr(loss, "d", loss)))
@@ -155,7 +159,7 @@ def main(make: Any) -> None:
     parser.add_argument("what", choices=("train", "sample", "export"))
     parser.add_argument("--size", choices=[*make.SIZES], default="small")
     parser.add_argument("--steps", type=int, help="instead of those of the size")
-    parser.add_argument("--data", type=Path, help="a folder of pictures, instead of those shipped")
+    parser.add_argument("--data", type=Path, help=FOLDER)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=16, help="samples")
     parser.add_argument("--save-every", type=int, default=200, help="steps between checkpoints")

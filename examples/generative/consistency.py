@@ -35,7 +35,7 @@ class Consistency(Diffusion):
 
     def __init__(self, size, data=None):
         super().__init__(size, data)
-        self.done, solver = 0, self.solvers["adam"]
+        solver = self.solvers["adam"]
         c = 0.00054 * np.sqrt(np.prod(self.shape))  # where the loss turns from squares to lengths
 
         @nn.compile
@@ -84,14 +84,7 @@ class Consistency(Diffusion):
         return [a.astype(np.float32) if a.dtype.kind == "f" else a for a in found]
 
     def step(self, *arrays):
-        self.done += 1
         return {"loss": self._step(*map(nn.Variable.from_numpy_array, arrays))}
-
-    def state(self):
-        return {"done": self.done}
-
-    def resume(self, state):
-        self.done = state["done"]
 
     def run(self, x, s, labels):
         arrays = x.astype(np.float32), s.astype(np.float32), labels

@@ -17,7 +17,7 @@ still below, at so few steps):
 
 import numpy as np
 from common import adams, learn, main, pixels
-from pictures import crops, folder, resized
+from pictures import pictures, resized
 
 import nnl as nn
 import nnl.functions as F
@@ -41,8 +41,8 @@ class ESRGAN:
     averaged = ("generator",)
 
     def __init__(self, size, data=None):
-        self.size, self.done, n = size, 0, size["pixels"]
-        self.images = None if data is None else folder(data, n)
+        self.size, n = size, size["pixels"]
+        self.pictures = pictures(data, n)
         self.judge(self.enlarge(nn.Variable((size["batch"], 3, n // 4, n // 4))))
         rate = 2e-4 if size["blocks"] == 23 else 1e-3
         self.solvers = adams(generator={"alpha": rate}, discriminator={"alpha": rate})
@@ -80,26 +80,14 @@ class ESRGAN:
             return patch_discriminator(x, self.size["d"], self.size["layers"], "instance")
 
     def batch(self, rng, held_out=False):
-        n, size = self.size["batch"], self.size["pixels"]
-        if self.images is None:
-            images = crops(n, size, rng, held_out)
-        else:
-            images = self.images[rng.integers(len(self.images), size=n)]
-        large = (images + 1) / 2
+        large = (self.pictures(self.size["batch"], rng, held_out) + 1) / 2
         return [smaller(large), large]
 
     def step(self, *arrays):
-        self.done += 1
         given = [pixels(a) for a in arrays]
-        if self.done <= self.size["steps"] * 3 // 4:
+        if self.done < self.size["steps"] * 3 // 4:
             return {"L1": self._alone(*given)}
         return dict(zip(("L1", "judge"), self._against(*given), strict=True))
-
-    def state(self):
-        return {"done": self.done}
-
-    def resume(self, state):
-        self.done = state["done"]
 
     def made(self, count, seed):
         rng, found = np.random.default_rng(seed), []

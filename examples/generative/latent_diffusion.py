@@ -56,7 +56,7 @@ class LatentDiffusion:
     averaged = ("coder", "unet", "text")
 
     def __init__(self, size, data=None):
-        self.size, self.coder, self.unet, self.done = size, size["coder"], size["unet"], 0
+        self.size, self.coder, self.unet = size, size["coder"], size["unet"]
         n = size["pixels"]
         if data is None and n > 16:
             raise ValueError("--size paper wants --data, a folder of pictures")
@@ -139,21 +139,14 @@ class LatentDiffusion:
         return [x.astype(np.float32), words, t, noise]
 
     def step(self, x, words, t, noise):
-        self.done += 1
-        if self.done <= self.size["steps"] // 4:
+        if self.done < self.size["steps"] // 4:
             return {"error": self._compress(pixels(x))}
         z = self._encode(pixels(x)).d
-        if self.done == self.size["steps"] // 4 + 1:  # latent maps of a spread of 1
+        if self.done == self.size["steps"] // 4:  # latent maps of a spread of 1
             self.scale.d = 1 / z.std()
         noisy = self.schedule.noisy(z * self.scale.d, noise, t)
         arrays = noisy, t.astype(np.float32), words, noise
         return {"loss": self._denoise(*map(pixels, arrays))}
-
-    def state(self):
-        return {"done": self.done}
-
-    def resume(self, state):
-        self.done = state["done"]
 
     def sample(self, count, seed, text="", guidance=2.0, words=None):
         if words is None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import numpy as np
 
 Array = np.ndarray
+Draw = Callable[..., Array]  # of a number, a generator of random numbers, and whether held out
+LARGEST = 128  # pixels a side, of crops that are held out
 PHOTOGRAPHS = (  # free ones that scikit-image and scikit-learn bring along
     ("skimage.data", "astronaut.png"),
     ("skimage.data", "chelsea.png"),
@@ -65,7 +68,7 @@ def photographs(held_out: bool = False) -> tuple[Array, ...]:
 
 def crops(n: int, size: int, rng: np.random.Generator, held_out: bool = False) -> Array:
     """Random squares of the photographs, half of them mirrored: (n, 3, size, size) in [-1, 1]."""
-    sources = photographs(held_out)
+    sources = [x for x in photographs(held_out) if min(x.shape[1:]) >= size]
     found = np.empty((n, 3, size, size), np.float32)
     for i in range(n):
         x = sources[rng.integers(len(sources))]
@@ -73,6 +76,23 @@ def crops(n: int, size: int, rng: np.random.Generator, held_out: bool = False) -
         part = x[:, top : top + size, left : left + size]
         found[i] = part[..., ::-1] if rng.random() < 0.5 else part
     return found * 2 - 1
+
+
+def pictures(path: str | Path | None, size: int) -> Draw:
+    """What draws from the pictures of a folder, every fifth of which is held out; without one,
+    crops of photographs."""
+    if path is None:
+        if size > LARGEST:
+            raise ValueError(f"photographs have no {size} x {size} pixels: --data wants a folder")
+        return lambda n, rng, held_out=False: crops(n, size, rng, held_out)
+    return drawing(folder(path, size))
+
+
+def drawing(images: Array) -> Draw:
+    """What draws from images (N, ...)."""
+    every = min(len(images), 5)
+    rows = [np.flatnonzero((np.arange(len(images)) % every == every - 1) == h) for h in (0, 1)]
+    return lambda n, rng, held_out=False: images[rng.choice(rows[held_out], n)]
 
 
 def edges(images: Array) -> Array:
@@ -91,22 +111,50 @@ def resized(images: Array, size: int) -> Array:
 
 
 def folder(path: str | Path, size: int, colors: int = 3) -> Array:
-    """All pictures of a folder, cut to squares: (N, colors, size, size) in [-1, 1].
+    """The middle squares of all pictures of a folder: (N, colors, size, size) in [-1, 1].
 
     Raises:
-        ValueError: There are less than two, or one is damaged or smaller; the text names the file.
+        ValueError: There are less than two, they differ in size, or one is damaged or too small;
+            the text names the file.
     """
+    return opened(list(named(path).values()), size, colors)
+
+
+def pairs(path: str | Path, size: int) -> Draw:
+    """What draws pairs (n, 2, 3, size, size) of two folders, `a` and `b`, by their names.
+
+    Raises:
+        ValueError: A picture has no partner; and as of `folder`.
+    """
+    sides = [named(Path(path) / side) for side in "ab"]
+    for name in sorted(sides[0].keys() ^ sides[1].keys()):
+        side = "b" if name in sides[0] else "a"
+        raise ValueError(f"{Path(path) / side} has no picture {name}, which is in the other folder")
+    both = opened([side[name] for name in sorted(sides[0]) for side in sides], size)
+    return drawing(both.reshape(-1, 2, *both.shape[1:]))
+
+
+def named(path: str | Path) -> dict[str, Path]:
+    """The pictures of a folder and of those in it, by names without extensions."""
+    found = sorted(p for p in Path(path).glob("**/*") if p.suffix.lower() in EXTENSIONS)
+    if len(found) < 2:
+        raise ValueError(f"{path} has {len(found)} picture(s), wanted at least two")
+    return {p.relative_to(path).with_suffix("").as_posix(): p for p in found}
+
+
+def opened(names: list[Path], size: int, colors: int = 3) -> Array:
+    """Pictures of files, as of `folder`."""
     from PIL import Image, UnidentifiedImageError
 
-    names = sorted(p for p in Path(path).glob("**/*") if p.suffix.lower() in EXTENSIONS)
-    if len(names) < 2:
-        raise ValueError(f"{path} has {len(names)} picture(s), wanted at least two")
-    found = []
+    found, first = [], None
     for name in names:
         try:
             image = Image.open(name).convert("RGB" if colors == 3 else "L")
         except (UnidentifiedImageError, OSError) as error:
             raise ValueError(f"{name} is no picture: {error}") from error
+        first = first or image.size
+        if image.size != first:
+            raise ValueError(f"{name} has {image.size} pixels, wanted {first} as {names[0]} has")
         side = min(image.size)
         if side < size:
             raise ValueError(f"{name} has {image.size} pixels, wanted at least {size} a side")
@@ -115,17 +163,3 @@ def folder(path: str | Path, size: int, colors: int = 3) -> Array:
         x = np.asarray(image, np.float32).reshape(size, size, colors).transpose(2, 0, 1)
         found.append(x / 127.5 - 1)
     return np.stack(found)
-
-
-def pairs(path: str | Path, size: int) -> tuple[Array, Array]:
-    """Two folders, `a` and `b`, with pictures of the same names.
-
-    Raises:
-        ValueError: A picture has no partner; and as of `folder`.
-    """
-    names = [{p.stem: p for p in sorted((Path(path) / side).glob("*"))} for side in "ab"]
-    for name in sorted(names[0].keys() ^ names[1].keys()):
-        side = "b" if name in names[0] else "a"
-        raise ValueError(f"{Path(path) / side} has no picture {name}, which is in the other folder")
-    a, b = (folder(Path(path) / side, size) for side in "ab")
-    return a, b

@@ -15,7 +15,7 @@ never saw, of --steps 400 (grey alone has a PSNR of 11.0):
 
 import numpy as np
 from common import adams, learn, main, pixels
-from pictures import crops, edges, pairs
+from pictures import edges, pairs, pictures
 
 import nnl as nn
 import nnl.functions as F
@@ -42,7 +42,7 @@ class Pix2Pix:
 
     def __init__(self, size, data=None):
         self.size, n = size, size["pixels"]
-        self.pairs = None if data is None else pairs(data, n)
+        self.pictures = pictures(None, n) if data is None else pairs(data, n)
         self.inputs = 1 if data is None else 3
         source = nn.Variable((size["batch"], self.inputs, n, n))
         self.judge(source, self.generate(source))
@@ -72,11 +72,8 @@ class Pix2Pix:
             return patch_discriminator(both, self.size["d"], self.size["layers"])
 
     def batch(self, rng, held_out=False):
-        if self.pairs:
-            rows = rng.integers(len(self.pairs[0]), size=self.size["batch"])
-            return [side[rows] for side in self.pairs]
-        images = crops(self.size["batch"], self.size["pixels"], rng, held_out)
-        return [edges(images), images]
+        images = self.pictures(self.size["batch"], rng, held_out)
+        return [edges(images), images] if self.inputs == 1 else [images[:, 0], images[:, 1]]
 
     def step(self, *arrays):
         return dict(zip(("L1", "judge", "deceive"), self._step(*map(pixels, arrays)), strict=True))

@@ -38,7 +38,7 @@ class ProgressiveGAN:
     averaged = ("generator",)
 
     def __init__(self, size, data=None):
-        self.size, self.done, self.fade = size, 0, nn.Variable((1,))
+        self.size, self.fade = size, nn.Variable((1,))
         n = size["pixels"]
         self.images = digits(n)[0] if data is None else folder(data, n)
         self.colors = self.images.shape[1]
@@ -92,15 +92,8 @@ class ProgressiveGAN:
 
     def step(self, *arrays):
         self.fade.d = self.phase()[1]
-        self.done += 1
         found = self._step(*map(pixels, arrays))
         return dict(zip(("loss", "penalty"), found, strict=True))
-
-    def state(self):
-        return {"done": self.done}
-
-    def resume(self, state):
-        self.done = state["done"]
 
     def sample(self, count, seed, interpolate=0):
         rng = np.random.default_rng(seed)

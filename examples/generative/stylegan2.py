@@ -52,7 +52,7 @@ class StyleGAN:
     averaged = ("generator",)
 
     def __init__(self, size, data=None):
-        self.size, self.config, self.done = size, size["network"], 0
+        self.size, self.config = size, size["network"]
         n = self.config.resolution
         if self.config.colors == 1:
             self.images = digits(n)[0]
@@ -87,7 +87,6 @@ class StyleGAN:
 
         @nn.compile
         def penalise(x):
-            x = F.identity(x)
             x.need_grad = True
             penalty = r1_penalty(judged(x), x)
             learn(self.solvers["discriminator"], penalty * (size["r1"] / 2 * R1_EVERY))
@@ -130,28 +129,25 @@ class StyleGAN:
         return [self.images[rng.integers(len(self.images), size=n)], *z, before]
 
     def step(self, x, z, other, cut):
-        self.done += 1
         discriminate, penalise, generate, straighten = self._steps
         x, z, other, cut = map(pixels, (x, z, other, cut))
         self.probability.d = self.augmentation.probability
         loss, real = discriminate(x, z, cut)
         self.augmentation.update(real.d)
         found = {"D": loss, "G": generate(other, cut)}
-        if self.done % R1_EVERY == 0:
+        if self.done % R1_EVERY == R1_EVERY - 1:
             found["R1"] = penalise(x)
-        if self.done % PATH_EVERY == 0:
+        if self.done % PATH_EVERY == PATH_EVERY - 1:
             found["path"] = straighten(pixels(z.d[: max(self.size["batch"] // 2, 1)]))
         w = self._styles(z).d[:, 0].mean(0)  # the mean of styles, for truncation
         self.center.d = self.center.d + (w - self.center.d) * 0.005
         return found
 
     def state(self):
-        kept = self.augmentation.probability, float(self.mean.d[0])
-        return {"done": self.done, "kept": kept}
+        return self.augmentation.probability, float(self.mean.d[0])
 
     def resume(self, state):
-        self.done, (self.augmentation.probability, mean) = state["done"], state["kept"]
-        self.mean.d = mean
+        self.augmentation.probability, self.mean.d = state
 
     def sample(self, count, seed, truncation=1.0, interpolate=0, mix=0):
         rng = np.random.default_rng(seed)

@@ -14,7 +14,7 @@ Source: van den Oord et al., arXiv:1711.00937; Esser et al., arXiv:2012.09841. E
 
 import numpy as np
 from common import adams, learn, main, pixels
-from pictures import crops, folder
+from pictures import pictures
 
 import nnl as nn
 import nnl.functions as F
@@ -46,8 +46,8 @@ class VQGAN:
     averaged = ("coder",)
 
     def __init__(self, size, data=None):
-        self.size, self.config, self.done = size, size["coder"], 0
-        self.images = None if data is None else folder(data, size["pixels"])
+        self.size, self.config = size, size["coder"]
+        self.pictures = pictures(data, size["pixels"])
         shape = size["batch"], 3, size["pixels"], size["pixels"]
         x = nn.Variable(shape)
         self.judge(self.code(x)[0])
@@ -88,29 +88,20 @@ class VQGAN:
             return patch_discriminator(x, self.size["d"], 2, norm="instance")
 
     def batch(self, rng):
-        if self.images is None:
-            return [crops(self.size["batch"], self.size["pixels"], rng)]
-        return [self.images[rng.integers(len(self.images), size=self.size["batch"])]]
+        return [self.pictures(self.size["batch"], rng)]
 
     def step(self, x):
-        self.done += 1
         x = pixels(x)
-        if self.done <= self.size["steps"] // 2:
+        if self.done < self.size["steps"] // 2:
             return {"error": self._alone(x)}
         return dict(zip(("error", "judge"), self._against(x), strict=True))
-
-    def state(self):
-        return {"done": self.done}
-
-    def resume(self, state):
-        self.done = state["done"]
 
     def made(self, count, seed):
         """Held out images, what becomes of them, and the numbers between."""
         n, found = self.size["batch"], []
         rng = np.random.default_rng(seed)
         for _ in range(-(-count // n)):
-            x = crops(n, self.size["pixels"], rng, held_out=True)
+            x = self.pictures(n, rng, held_out=True)
             y, numbers = self._code(pixels(x))
             found.append((x, y.d.copy(), numbers.d.copy()))
         return [np.concatenate(parts)[:count] for parts in zip(*found, strict=True)]

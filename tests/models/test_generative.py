@@ -23,8 +23,10 @@ def styles(config):
         return G.stylegan2_synthesis(w, config)
 
 
-# pytorch-CycleGAN-and-pix2pix, StarGAN, BasicSR and StyleGAN2 as their code prints them; the last
-# two from table 2 of the paper on progressive growing: 23.1 million each
+# As published code prints them: pytorch-CycleGAN-and-pix2pix in millions (54,414,019 and 2,769,601
+# of pix2pix); yunjey's StarGAN; RRDBNet of BasicSR; train.py of stylegan2-ada-pytorch for images of
+# 1024 x 1024 (28,794,124 with two layers of 262,656 in its mapping, here eight). The last two are of
+# table 2 of the paper on progressive growing.
 COUNTS = {
     "pix2pix": (lambda: G.pix2pix_generator(images(256)), 54.414),
     "patches": (lambda: G.patch_discriminator(images(256, colors=6)), 2.769),

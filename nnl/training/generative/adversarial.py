@@ -98,7 +98,7 @@ def gradient_penalty(
             f"gradient_penalty: real has the shape {real.shape}, fake {fake.shape}: wanted the same"
         )
     share = F.rand(shape=(real.shape[0], *(1 for _ in real.shape[1:])))
-    between = F.unlink(real) * share + F.unlink(fake) * (1.0 - share)
+    between = F.unlink(real * share + fake * (1.0 - share))
     between.need_grad = True
     (g,) = grad([F.sum(discriminate(between))], [between])
     length = F.sum(g * g, axis=tuple(range(1, g.ndim)))
