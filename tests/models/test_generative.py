@@ -25,8 +25,8 @@ def styles(config):
 
 # As published code prints them: pytorch-CycleGAN-and-pix2pix in millions (54,414,019 and 2,769,601
 # of pix2pix); yunjey's StarGAN; RRDBNet of BasicSR; train.py of stylegan2-ada-pytorch for images of
-# 1024 x 1024 (28,794,124 with two layers of 262,656 in its mapping, here eight). The last two: table
-# 2 of the paper on progressive growing.
+# 1024 x 1024 (28,794,124 with two layers of 262,656 in its mapping; here are eight). The last two:
+# table 2 of the paper on progressive growing.
 COUNTS = {
     "pix2pix": (lambda: G.pix2pix_generator(images(256)), 54.414),
     "patches": (lambda: G.patch_discriminator(images(256, colors=6)), 2.769),
