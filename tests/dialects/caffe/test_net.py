@@ -297,7 +297,8 @@ BAD = [
     (one("ReLU", ""), "has 0 bottom blobs, wanted 1"),
     (one("ReLU") + one("ReLU", name="b"), "layer 'b' .*: top 'y' is made by layer 'a' already"),
     (one("Pooling"), r"\(1, 2\), wanted 4 axes"),
-    (one("Data", ""), "reads a database.*give shapes="),
+    (one("Data", ""), "reads a LevelDB.*give shapes="),
+    (one("WindowData", ""), "reads what is not supported: give shapes="),
     (
         one("InnerProduct", more=FC % '2 weight_filler { type: "xavierr" }'),
         "unknown filler 'xavierr'",

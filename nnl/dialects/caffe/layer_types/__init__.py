@@ -6,9 +6,10 @@ from nnl.dialects.caffe.layer_types import (
     detection,
     losses,
     neurons,
+    pictures,
     recurrent,
     shapes,
     vision,
 )
 
-__all__ = ["data", "detection", "losses", "neurons", "recurrent", "shapes", "vision"]
+__all__ = ["data", "detection", "losses", "neurons", "pictures", "recurrent", "shapes", "vision"]

@@ -27,11 +27,11 @@ def input_layer(layer: Layer) -> None:
         layer.input(shapes[i if len(shapes) > 1 else 0].dim)
 
 
-@builds("Data", "ImageData", "WindowData", "AnnotatedData", "VideoData", bottoms=0, tops=(1, MANY))
+@builds("WindowData", "AnnotatedData", "VideoData", bottoms=0, tops=(1, MANY))
 def files(layer: Layer) -> None:
     raise layer.fail(
-        "it reads a database, which is not supported: give shapes={top: sizes} to Net or Solver "
-        "and feed its tops, or use HDF5Data, MemoryData or a Python layer"
+        "it reads what is not supported: give shapes={top: sizes} to Net or Solver and feed its "
+        "tops, or use Data, ImageData, HDF5Data, MemoryData or a Python layer"
     )
 
 
