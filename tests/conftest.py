@@ -11,6 +11,8 @@ import nnl as nn
 from nnl.graph import passes
 
 passes.VERIFY = True
+# Nothing dies while tests are collected, and the garbage collector looks at all of them again.
+gc.disable()
 # A shell lets programs in the background ignore interrupts, and these what they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -26,3 +28,4 @@ def no_parameters() -> Iterator[None]:
 def pytest_collection_finish() -> None:
     """Tests live to the end: the garbage collector need not look at all of them every time."""
     gc.freeze()
+    gc.enable()

@@ -23,13 +23,13 @@ from tests.converters.test_onnx_models import exported  # noqa: E402
 # How many of the networks each format holds.
 LEAST = {"NNB": 8, "CSRC": 10, "TFLITE": 10, "TF_PB": 10}
 LOWERED = [name for name in LEAST if name in FORMATS]
-MAKERS = {name: make for make in (torch_models, transformers_models) for name in make()}
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: Any) -> dict[str, OnnxFile]:
     folder = tmp_path_factory.mktemp("onnx")
-    return {n: OnnxFile(exported(n, make, folder, False)[0]) for n, make in MAKERS.items()}
+    makers = {name: make for make in (torch_models, transformers_models) for name in make()}
+    return {n: OnnxFile(exported(n, make, folder, False)[0]) for n, make in makers.items()}
 
 
 @pytest.mark.parametrize("target", LOWERED)

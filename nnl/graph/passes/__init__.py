@@ -103,7 +103,7 @@ def only(program: Program, lib: Library | None, names: Sequence[str]) -> None:
 
 
 def _run(passes: Sequence[Pass], program: Program, lib: Library) -> None:
-    known: dict[Step, Any] = {}
+    known: dict[Step, tuple[Any, bool]] = {}
     for rewrite in passes:
         rewrite(program, lib)
         if VERIFY:

@@ -392,7 +392,7 @@ class VerifyError(AssertionError):
     """A pass has left a program that cannot run."""
 
 
-def verify(program: Program, known: dict[Step, Any] | None = None) -> None:
+def verify(program: Program, known: dict[Step, tuple[Any, bool]] | None = None) -> None:
     """Check that a program can run: every pass must leave it so; tests call this after each.
 
     Args:
@@ -400,53 +400,63 @@ def verify(program: Program, known: dict[Step, Any] | None = None) -> None:
     Raises:
         VerifyError: With the step and the slot.
     """
-    made: set[int] = {0} | {i for i, s in enumerate(program.slots) if s.given}
+    made = {0, *[i for i, s in enumerate(program.slots) if s.role != INTERMEDIATE]}
     second, known = False, {} if known is None else known
     for n, step in enumerate(program.steps):
-        where = f"step {n} {step}"
-        specs = [program.slots[i].spec for i in (*step.ins, *step.outs)]
-        now = step.op, dict(step.attrs), step.ins, specs
-        if step.programs or known.get(step) != now:
-            _verify_against_definition(program, step, where)
-            known[step] = now
-        if second and not step.second:
-            raise VerifyError(f"{where}: first part after the second")
+        try:
+            _verify_step(program, step, made, known)
+            if second and not step.second:
+                raise VerifyError("first part after the second")
+        except VerifyError as e:
+            raise VerifyError(f"step {n} {step}: {e}") from e.__cause__
         second = step.second
-        for i in step.ins:
-            if i not in made and (i == program.root(i) or program.root(i) not in made):
-                raise VerifyError(f"{where}: reads slot {i} before anything makes it")
-        for p in step.writes:
-            if not 0 <= p < len(step.ins):
-                raise VerifyError(f"{where}: writes input {p}, which it does not have")
-        written = {program.root(step.ins[p]) for p in step.writes}
-        for o in step.outs:
-            if o in made:
-                raise VerifyError(f"{where}: makes slot {o} again")
-            made.add(o)
-            slot = program.slots[o]
-            if step.view and slot.root != program.root(step.ins[0]):
-                raise VerifyError(f"{where}: a view of {step.ins[0]} has the root {slot.root}")
-            if not step.view and slot.root not in {o, *written}:
-                raise VerifyError(f"{where}: is no view, and makes slot {o} of {slot.root}")
-            if slot.root != o and slot.spec.nbytes != program.slots[slot.root].spec.nbytes:
-                raise VerifyError(f"{where}: slot {o} is not as large as its root {slot.root}")
     for kept in program.kept:
         if kept not in made:
             raise VerifyError(f"slot {kept} is kept and nothing makes it")
+
+
+def _verify_step(
+    program: Program, step: Step, made: set[int], known: dict[Step, tuple[Any, bool]]
+) -> None:
+    """Check a step, and add what it makes to what is made before; quick, as it runs very often."""
+    slots = program.slots
+    specs = [slots[i].spec for i in (*step.ins, *step.outs)]
+    seen, inside = known.get(step, (None, False))
+    if inside or seen != (step.op, step.attrs, step.ins, specs):
+        _verify_against_definition(program, step)
+        known[step] = (step.op, dict(step.attrs), step.ins, specs), bool(step.programs)
+    for i in step.ins:
+        if i not in made and ((root := slots[i].root) == i or root not in made):
+            raise VerifyError(f"reads slot {i} before anything makes it")
+    for p in step.writes:
+        if not 0 <= p < len(step.ins):
+            raise VerifyError(f"writes input {p}, which it does not have")
+    for o in step.outs:
+        if o in made:
+            raise VerifyError(f"makes slot {o} again")
+        made.add(o)
+        root = slots[o].root
+        if step.view:
+            if root != slots[step.ins[0]].root:
+                raise VerifyError(f"a view of {step.ins[0]} has the root {root}")
+        elif root != o and root not in [slots[step.ins[p]].root for p in step.writes]:
+            raise VerifyError(f"is no view, and makes slot {o} of {root}")
+        if root != o and slots[o].spec.nbytes != slots[root].spec.nbytes:
+            raise VerifyError(f"slot {o} is not as large as its root {root}")
 
 
 # The sizes of what they make are the library's affair.
 LIBRARY_OPS = frozenset(["pack_convolution", "pack_weights"])
 
 
-def _verify_against_definition(program: Program, step: Step, where: str) -> None:
+def _verify_against_definition(program: Program, step: Step) -> None:
     """Check attributes and shapes of a step by the definition of its op."""
     op = OPS.get(step.op)
     if op is None:
-        raise VerifyError(f"{where}: there is no op of that name")
+        raise VerifyError("there is no op of that name")
     if set(step.attrs) != set(op.fields):
         extra, missing = set(step.attrs) - set(op.fields), set(op.fields) - set(step.attrs)
-        raise VerifyError(f"{where}: has the attributes {extra} too many, and lacks {missing}")
+        raise VerifyError(f"has the attributes {extra} too many, and lacks {missing}")
     attrs = op.attrs(**step.attrs)
     specs = [program.slots[i].spec if i else None for i in step.ins]
     if not op.variadic:
@@ -455,31 +465,31 @@ def _verify_against_definition(program: Program, step: Step, where: str) -> None
             for i in range(len(op.inputs))
             if i not in op.optional
         ):
-            raise VerifyError(f"{where}: has the inputs {step.ins}, its op {op.inputs}")
+            raise VerifyError(f"has the inputs {step.ins}, its op {op.inputs}")
         specs += [None] * (len(op.inputs) - len(specs))
     for inner in step.programs:
-        _verify_inside(inner, where)
+        _verify_inside(inner)
     some_code = not step.programs and any(not is_plain(v) for v in step.attrs.values())
     if step.op in LIBRARY_OPS or some_code:
         return
     try:
         found = attrs.infer(*widened(op, specs))
     except (ValueError, TypeError, AttributeError, LookupError) as e:
-        raise VerifyError(f"{where}: its definition does not take that: {e}") from e
+        raise VerifyError(f"its definition does not take that: {e}") from e
     shapes = [s.shape for s in (found if isinstance(found, tuple) else (found,))]
     own = [program.slots[o].spec.shape for o in step.outs]
     if own != shapes[: len(own)] or len(own) < len(shapes) - op.hidden:
-        raise VerifyError(f"{where}: makes arrays of the shapes {own}, its definition {shapes}")
+        raise VerifyError(f"makes arrays of the shapes {own}, its definition {shapes}")
 
 
-def _verify_inside(program: Program, where: str) -> None:
+def _verify_inside(program: Program) -> None:
     """Check a program that stands inside a step: all that it has is given at every run."""
     for i, slot in enumerate(program.slots[1:], 1):
         if slot.given and slot.role != INPUT and slot.data is None:
-            raise VerifyError(f"{where}: a program inside keeps value {i}, a {slot.role}")
+            raise VerifyError(f"a program inside keeps value {i}, a {slot.role}")
     if program.carries or program.results:
-        raise VerifyError(f"{where}: a program inside hands values on to its next run")
+        raise VerifyError("a program inside hands values on to its next run")
     try:
         verify(program)
     except VerifyError as e:
-        raise VerifyError(f"{where}: in a program inside: {e}") from None
+        raise VerifyError(f"in a program inside: {e}") from None
