@@ -22,6 +22,7 @@ from nnl.communicators.parallel.layout import LaidOut, Layout, Split
 from nnl.communicators.parallel.mesh import Axis
 from nnl.core.arguments.annotations import Input, shown
 from nnl.core.arrays.spec import ShapeError
+from nnl.core.graph.variable import Variable
 from nnl.core.ops import random as nnl_random
 from nnl.core.parameters.parameter import (
     SCOPE,
@@ -41,9 +42,10 @@ def parameter(name: str, shape: Sequence[int], init: Any, *splits: Split) -> Any
     The whole is drawn on every rank, so initial values are those of one process.
     """
     layout = Layout(tuple(shape), tuple(s for s in splits if s.over.size > 1))
-    if get_parameter(name) is None and layout.split:
-        value = init(layout.shape) if callable(init) and SCOPE.drawn else init
-        value = np.zeros(layout.shape, np.float32) if callable(value) else np.asarray(value)
+    if get_parameter(name) is None and layout.split and not SCOPE.drawn:
+        set_parameter(name, LaidOut.over(Variable(layout.block, need_grad=True), layout, name))
+    elif get_parameter(name) is None and layout.split:
+        value = np.asarray(init(layout.shape) if callable(init) else init)
         if value.shape != layout.shape:
             raise ShapeError(
                 f"{name}: the initial value has the shape {value.shape}, wanted {layout.shape}"

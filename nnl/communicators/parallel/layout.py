@@ -111,7 +111,11 @@ class LaidOut(Variable):
     @staticmethod
     def of(value: Array, layout: Layout, name: str, need_grad: bool) -> LaidOut:
         """A parameter that stores this rank's part."""
-        plain = Variable.from_numpy_array(value, need_grad=need_grad)
+        return LaidOut.over(Variable.from_numpy_array(value, need_grad=need_grad), layout, name)
+
+    @staticmethod
+    def over(plain: Variable, layout: Layout, name: str) -> LaidOut:
+        """A variable of this rank's part as such a parameter."""
         v = Variable.of_edge(plain.edge, plain.data, LaidOut)
         assert isinstance(v, LaidOut)
         v.layout, v.name = layout, name

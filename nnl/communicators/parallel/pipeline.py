@@ -171,10 +171,8 @@ class Pipeline:
         for name, v in get_parameters(grad_only=False).items():
             if name not in before:
                 again = holders.get(name, [place])[0] != place
-                p = Variable.of_edge(v.edge, v.data, LaidOut)
-                assert isinstance(p, LaidOut)
-                p.layout = replace(layout_of(v), pipe=self.over, counted=not again)
-                set_parameter(name, p)
+                layout = replace(layout_of(v), pipe=self.over, counted=not again)
+                set_parameter(name, LaidOut.over(v, layout, v.name))
 
     def _graph(self, s: int) -> _Graph:
         """A graph of a stage."""

@@ -91,7 +91,7 @@ def shard(
         pieces[key] = now[p.data] = piece
         if p.data in stored:
             set_parameter(stored[p.data], piece)
-    _rewire([outputs] if isinstance(outputs, Variable) else outputs, now)
+    rewire([outputs] if isinstance(outputs, Variable) else outputs, now)
     for p in params.values():
         p.data.hold(SPLIT)
         p.grad.fill(0)
@@ -112,7 +112,7 @@ def _check_alike(params: dict[str, Variable], mesh: Mesh) -> None:
     mesh.comm.meet(text, group=mesh.batch.group)
 
 
-def _rewire(outputs: Sequence[Variable], now: dict[Any, LaidOut]) -> None:
+def rewire(outputs: Sequence[Variable], now: dict[Any, LaidOut]) -> None:
     """Let the functions below outputs use parameters that are put together."""
     made: dict[Any, Variable] = {}
     for node in capture([v.edge for v in outputs]):

@@ -29,6 +29,13 @@ KEEP, TRAIN, INFER, HOOKED = "keep", "train", "infer", "hooked"
 FORWARDS: set[ref[Session]] = set()
 
 
+class PlanOnPaper(Plan):
+    """A plan that only says what it would take."""
+
+    def _native_plan(self, lib: Any) -> Any:
+        """Memory for it is never asked for."""
+
+
 class ForwardPlan:
     """A plan whose first part is a forward, and what is readable after it.
 
@@ -290,6 +297,10 @@ class Session:
             done.append(n)
         return done
 
+    def plan_on_paper(self) -> Plan:
+        """What training would run, without the memory for it."""
+        return self._joint_plan(self._readable(), 0.0, PlanOnPaper)
+
     def _forward_plan(self, mode: str) -> Plan:
         if mode in (KEEP, HOOKED):
             every = {(id(n), i) for n in self.nodes for i in range(len(n.out_specs))}
@@ -306,7 +317,7 @@ class Session:
             plan = self._smaller_plan(kept, plan, budget)
         return plan
 
-    def _joint_plan(self, kept: set[Key], share: float) -> Plan:
+    def _joint_plan(self, kept: set[Key], share: float, kind: type[Plan] = Plan) -> Plan:
         """Forward and backward in one, with a share of the cheap results computed again."""
         # of its own: inserting recomputation changes what the nodes read
         back = self.joint_back = Backward(self.outputs[0], self.nodes, kept)
@@ -316,7 +327,8 @@ class Session:
         grads = {e.key: v.array for v, e in back.leaves}
         nodes, lazy = [*self.nodes, *second], kept | {e.key for *_, e in back.shown}
         tiled = NO_GRADIENTS if self.reported else grads  # communicators want them plain
-        return Plan(nodes, lazy | set(grads), len(self.nodes), lazy - set(grads), gradients=tiled)
+        kept = lazy | set(grads)
+        return kind(nodes, kept, len(self.nodes), lazy - set(grads), gradients=tiled)
 
     def _smaller_plan(self, kept: set[Key], plan: Plan, budget: int) -> Plan:
         """A plan inside the memory budget, or else the smallest; the least is computed again."""
