@@ -32,10 +32,10 @@ import nnl as nn
 from nnl import models
 from nnl.converters.csrc.names import identifier
 from nnl.converters.formats import FORMATS, WriteOptions
-from nnl.converters.lowering import CannotLower
-from nnl.converters.model import Model, Network
-from nnl.converters.runtimes import in_litert
-from nnl.converters.tensorflow.runtime import python_with_tensorflow
+from nnl.converters.networks.lowering import CannotLower
+from nnl.converters.networks.model import Model, Network
+from nnl.converters.runtimes.others import in_litert
+from nnl.converters.runtimes.tensorflow import python_with_tensorflow
 
 Row = dict[str, Any]
 FLAGS = ("-std=c99", "-O3", "-march=native", "-ffp-contract=fast")

@@ -37,10 +37,10 @@ import nnl.functions as F
 import nnl.models as M
 import nnl.solvers as S
 from nnl.converters.csrc import writer as csrc_writer
-from nnl.converters.csrc.runtime import compiled
-from nnl.converters.model import Network
+from nnl.converters.networks.model import Network
 from nnl.converters.onnx import load, save
-from nnl.converters.runtimes import in_litert
+from nnl.converters.runtimes.compiled_c import compiled
+from nnl.converters.runtimes.others import in_litert
 from nnl.converters.tflite import writer as tflite_writer
 from nnl.models.bert import bert
 

@@ -327,7 +327,7 @@ def lite(path: str, threads: int, x: Any) -> tuple[Any, Any, int]:
     """The same of a file of TensorFlow Lite, whose only input is x."""
     from nnl import load_program
     from nnl.cli.main import main as nnl
-    from nnl.converters.runtimes import in_litert
+    from nnl.converters.runtimes.others import in_litert
 
     program = f"{path}.nnlp"
     if nnl(["convert", path, program]):

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.lowering import CannotLower, Target, lower
-from nnl.converters.model import Network
+from nnl.converters.networks.lowering import CannotLower, Target, lower
+from nnl.converters.networks.model import Network
 from nnl.core.graph.variable import Variable
 from nnl.core.ops.op import OPS, Op
 from nnl.core.settings.context import using

@@ -12,12 +12,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nnl.converters.lowering import CannotLower, Target, lower
-from nnl.converters.model import Model, Network, NnpModel, OnnxFile, TensorFlowGraph
+from nnl.converters.networks.lowering import CannotLower, Target, lower
+from nnl.converters.networks.model import Model, Network, NnpModel, OnnxFile, TensorFlowGraph
 from nnl.converters.nnp.archive import read_files
 from nnl.converters.nnp.content import expanded, functions_of, network_of, write_content
 from nnl.converters.nnp.function_messages import op_of_type
-from nnl.converters.runtimes import Runtime, in_litert, in_nnablart, in_onnxruntime, in_tensorflow
+from nnl.converters.runtimes import others
 from nnl.converters.weights import EXTENSIONS
 from nnl.core.graph.node import capture
 from nnl.core.ops.op import OPS
@@ -81,7 +81,7 @@ class Format:
     write: Callable[[Model, str, WriteOptions], None] | None = None
     functions: Callable[[], Collection[str]] | None = None
     operators: Callable[[Model, int | None], list[str]] | None = None
-    runtime: Callable[[str, str], Runtime | None] | None = None
+    runtime: Callable[[str, str], others.Runtime | None] | None = None
     target: Callable[[], Target] | None = None
     opens: bool = False
     claims: Callable[[Sequence[str]], bool] | None = None
@@ -140,7 +140,7 @@ def _tensorflow(name: str, how: str) -> Callable[[Model, str, WriteOptions], Non
     """What writes a format of TensorFlow by a function of its writer."""
 
     def write(model: Model, path: str, options: WriteOptions) -> None:
-        from nnl.converters.tensorflow import writer
+        from nnl.converters.tensorflow.writing import writer
 
         getattr(writer, how)(path, _of_one_size(model, options, name, writer.TARGET))
 
@@ -148,7 +148,7 @@ def _tensorflow(name: str, how: str) -> Callable[[Model, str, WriteOptions], Non
 
 
 def _pb_operators(model: Model, version: int | None) -> list[str]:
-    from nnl.converters.tensorflow.writer import graph_def
+    from nnl.converters.tensorflow.writing.writer import graph_def
 
     nodes = graph_def(model.network(1, inference=True)).node
     return sorted({n.op for n in nodes if n.op not in ("Const", "Placeholder")})
@@ -249,7 +249,7 @@ def _write_tflite(model: Model, path: str, options: WriteOptions) -> None:
 
 
 def _samples(file: str | None, network: Network) -> dict[str, Any] | None:
-    from nnl.converters.samples import read_samples
+    from nnl.converters.networks.samples import read_samples
 
     return None if file is None else read_samples(file, network)
 
@@ -279,7 +279,7 @@ def _tflite_target() -> Target:
 
 
 def _pb_target() -> Target:
-    from nnl.converters.tensorflow.writer import TARGET
+    from nnl.converters.tensorflow.writing.writer import TARGET
 
     return TARGET
 
@@ -299,8 +299,8 @@ def _csrc_target() -> Target:
     return target()
 
 
-def _csrc_runtime(path: str, name: str) -> Runtime | None:
-    from nnl.converters.csrc.runtime import compiled
+def _csrc_runtime(path: str, name: str) -> others.Runtime | None:
+    from nnl.converters.runtimes.compiled_c import compiled
 
     return compiled(path, name)
 
@@ -350,7 +350,7 @@ FORMATS: dict[str, Format] = {
             _write_onnx,
             _onnx_functions,
             _onnx_operators,
-            in_onnxruntime,
+            others.in_onnxruntime,
             opens=True,
         ),
         Format(
@@ -359,7 +359,7 @@ FORMATS: dict[str, Format] = {
             (".nnb",),
             _read_nnb,
             _write_nnb,
-            runtime=in_nnablart,
+            runtime=others.in_nnablart,
             target=_nnb_target,
         ),
         Format(
@@ -378,7 +378,7 @@ FORMATS: dict[str, Format] = {
             _read_tflite,
             _write_tflite,
             operators=_tflite_operators,
-            runtime=in_litert,
+            runtime=others.in_litert,
             target=_tflite_target,
             opens=True,
         ),
@@ -389,7 +389,7 @@ FORMATS: dict[str, Format] = {
             _read_tensorflow,
             _tensorflow("TF_PB", "save"),
             operators=_pb_operators,
-            runtime=in_tensorflow,
+            runtime=others.in_tensorflow,
             target=_pb_target,
             opens=True,
         ),
@@ -400,7 +400,7 @@ FORMATS: dict[str, Format] = {
             (".meta",),
             _read_tensorflow,
             _tensorflow("TF_CKPT_V2", "save_meta"),
-            runtime=in_tensorflow,
+            runtime=others.in_tensorflow,
             target=_pb_target,
             opens=True,
         ),
@@ -410,7 +410,7 @@ FORMATS: dict[str, Format] = {
             (),
             _read_tensorflow,
             _tensorflow("SAVED_MODEL", "save_folder"),
-            runtime=in_tensorflow,
+            runtime=others.in_tensorflow,
             target=_pb_target,
             opens=True,
         ),

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from nnl.converters.formats import WriteOptions, with_bits
-from nnl.converters.model import Built, Model, Network, NnpModel
+from nnl.converters.networks.model import Built, Model, Network, NnpModel
+from nnl.converters.networks.open_networks import record_networks
 from nnl.converters.nnp.content import with_executor
-from nnl.converters.open_networks import record_networks
 from nnl.core.arrays.spec import Spec
 from nnl.core.graph.dispatch import apply
 from nnl.core.graph.node import Value, capture

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nnl.converters.formats import WriteOptions, format_of
-from nnl.converters.model import Built, Network, NnpModel
+from nnl.converters.networks.model import Built, Network, NnpModel
 from nnl.converters.nnp.archive import Content
 from nnl.core.graph.node import capture
 from nnl.core.graph.variable import Variable

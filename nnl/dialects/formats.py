@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nnl.converters.formats import FORMATS, Format, WriteOptions
-from nnl.converters.lowering import Target
-from nnl.converters.model import Model
+from nnl.converters.networks.lowering import Target
+from nnl.converters.networks.model import Model
 
 
 def _claims(paths: Sequence[str]) -> bool:

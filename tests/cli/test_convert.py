@@ -19,7 +19,7 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl.cli.main import convert_main, main
-from nnl.converters.model import OnnxFile
+from nnl.converters.networks.model import OnnxFile
 from nnl.converters.nnp.messages import parse
 from nnl.utils.load import load
 from nnl.utils.save import save

@@ -14,7 +14,7 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 from nnl.cli.main import main
-from nnl.converters.model import Model, Network
+from nnl.converters.networks.model import Model, Network
 from nnl.converters.onnx.exporting import exporter
 from nnl.utils.load import load
 from nnl.utils.save import save

@@ -23,7 +23,7 @@ from nnl.console.documents.samples import digits, resnet_152
 from nnl.console.documents.training import Data, DocumentModel, export, result, write_training
 from nnl.console.errors import Refused
 from nnl.converters.formats import read_model
-from nnl.converters.model import Network
+from nnl.converters.networks.model import Network
 from nnl.converters.nnp.parameter_files import Stored
 from nnl.utils.load import load
 from tests.console.networks import chain, named

@@ -303,7 +303,7 @@ def programs(folder: Path) -> tuple[list[Path], Reader]:
 
 def runtime(folder: Path) -> tuple[list[Path], Reader]:
     from nnl.converters.formats import read_model
-    from nnl.converters.model import Network
+    from nnl.converters.networks.model import Network
     from nnl.converters.nnb import writer
 
     x = nn.Variable((1, 2, 6, 6))
@@ -337,7 +337,7 @@ def frozen_graphs(folder: Path) -> tuple[list[Path], Reader]:
 
 def lite(folder: Path) -> tuple[list[Path], Reader]:
     from nnl.converters.formats import read_model
-    from nnl.converters.model import Network
+    from nnl.converters.networks.model import Network
     from nnl.converters.tflite import writer
 
     x = nn.Variable((1, 2, 6, 6))
@@ -361,8 +361,9 @@ def lite(folder: Path) -> tuple[list[Path], Reader]:
 
 def saved_models(folder: Path) -> tuple[list[Path], Reader]:
     from nnl.converters.formats import read_model
-    from nnl.converters.model import Network
-    from nnl.converters.tensorflow import checkpoint, table, writer
+    from nnl.converters.networks.model import Network
+    from nnl.converters.tensorflow import checkpoint, table
+    from nnl.converters.tensorflow.writing import writer
 
     for module in (checkpoint, table):  # else nothing but damaged checksums is found
         module.masked = lambda data: 0

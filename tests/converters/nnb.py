@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nnl.converters.model import Network
-from nnl.converters.runtimes import in_nnablart
+from nnl.converters.networks.model import Network
+from nnl.converters.runtimes.others import in_nnablart
 
 
 def infer(file: Path, network: Network) -> list[np.ndarray[Any, Any]]:

@@ -20,11 +20,11 @@ from nnl.converters import onnx
 from nnl.converters.coverage import types_said
 from nnl.converters.csrc.calls import KERNELS
 from nnl.converters.csrc.names import distinct, identifier
-from nnl.converters.csrc.runtime import compiled
 from nnl.converters.csrc.target import target
 from nnl.converters.csrc.writer import save
-from nnl.converters.lowering import CannotLower, lower
-from nnl.converters.model import Network
+from nnl.converters.networks.lowering import CannotLower, lower
+from nnl.converters.networks.model import Network
+from nnl.converters.runtimes.compiled_c import compiled
 from nnl.core.ops.elementwise import ARITY
 from nnl.core.ops.op import OPS
 from tests.cli.test_convert import write_network

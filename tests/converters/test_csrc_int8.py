@@ -16,9 +16,9 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 from nnl import models
-from nnl.converters.csrc.runtime import STRICT
 from nnl.converters.csrc.writer import save
-from nnl.converters.model import Network
+from nnl.converters.networks.model import Network
+from nnl.converters.runtimes.compiled_c import STRICT
 from tests.converters.test_csrc import SANITIZED, run
 from tests.converters.test_nnb import values
 from tests.graph.saved import normal

@@ -17,8 +17,8 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 from nnl.cli.main import main
 from nnl.converters.formats import read_model
-from nnl.converters.lowering import CannotLower
-from nnl.converters.model import Network
+from nnl.converters.networks.lowering import CannotLower
+from nnl.converters.networks.model import Network
 from nnl.converters.nnb import reader, writer
 from nnl.converters.nnb.table import FUNCTIONS, variant
 from nnl.converters.nnb.types import read_settings

@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper  # noqa: E402
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 
 from nnl.converters.formats import WriteOptions  # noqa: E402
-from nnl.converters.model import OnnxFile  # noqa: E402
+from nnl.converters.networks.model import OnnxFile  # noqa: E402
 from nnl.converters.onnx import load  # noqa: E402
 from nnl.converters.onnx.file.errors import OnnxError  # noqa: E402
 from nnl.converters.programs import write_programs  # noqa: E402

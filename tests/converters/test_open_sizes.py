@@ -7,9 +7,9 @@ import pytest
 import nnl as nn
 import nnl.parametric_functions as PF
 from nnl.cli.main import main
-from nnl.converters.model import OnnxFile
+from nnl.converters.networks.model import OnnxFile
+from nnl.converters.networks.open_sizes import OpenSizes, named, words
 from nnl.converters.onnx import load
-from nnl.converters.open_sizes import OpenSizes, named, words
 from nnl.utils.save import save
 
 onnx = pytest.importorskip("onnx")

@@ -10,8 +10,8 @@ import pytest
 
 from nnl.cli.networks.verify import largest_gap
 from nnl.converters.formats import FORMATS, WriteOptions
-from nnl.converters.lowering import CannotLower
-from nnl.converters.model import OnnxFile
+from nnl.converters.networks.lowering import CannotLower
+from nnl.converters.networks.model import OnnxFile
 
 pytestmark = pytest.mark.long
 for package in ("onnx", "onnxruntime", "torch", "transformers"):

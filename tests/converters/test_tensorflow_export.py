@@ -18,12 +18,12 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 from nnl.cli.main import main
 from nnl.converters.formats import read_model
-from nnl.converters.lowering import CannotLower
-from nnl.converters.model import Network
-from nnl.converters.tensorflow import operators, writer
+from nnl.converters.networks.lowering import CannotLower
+from nnl.converters.networks.model import Network
+from nnl.converters.runtimes.tensorflow import TensorFlow, python_with_tensorflow
 from nnl.converters.tensorflow.messages import parse
-from nnl.converters.tensorflow.runtime import TensorFlow, python_with_tensorflow
 from nnl.converters.tensorflow.tensors import dtype_of_code
+from nnl.converters.tensorflow.writing import operators, writer
 from nnl.core.ops.op import OPS
 from tests.cli.test_convert import write_network
 from tests.converters.test_nnb import of_sample, values

@@ -12,12 +12,13 @@ import pytest
 
 from nnl.cli.main import main
 from nnl.converters.formats import read_model
-from nnl.converters.tensorflow import checkpoint, table, writer
+from nnl.converters.runtimes.tensorflow import TensorFlow, python_with_tensorflow
+from nnl.converters.tensorflow import checkpoint, table
 from nnl.converters.tensorflow.building import shape_proto
 from nnl.converters.tensorflow.checkpoint import Checkpoint
 from nnl.converters.tensorflow.messages import TensorFlowError, messages
-from nnl.converters.tensorflow.runtime import TensorFlow, python_with_tensorflow
 from nnl.converters.tensorflow.tensors import proto_of
+from nnl.converters.tensorflow.writing import writer
 from nnl.data.crc32c import crc32c, masked
 from tests.cli.test_convert import write_network
 from tests.converters.tensorflow_graphs import FLOAT, Graph

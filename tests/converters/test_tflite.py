@@ -16,11 +16,11 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 from nnl.cli.main import main
-from nnl.converters.lowering import CannotLower
-from nnl.converters.model import Network
+from nnl.converters.networks.lowering import CannotLower
+from nnl.converters.networks.model import Network
+from nnl.converters.networks.scale import Scale
 from nnl.converters.nnp.network_reader import END
-from nnl.converters.runtimes import in_litert
-from nnl.converters.scale import Scale
+from nnl.converters.runtimes.others import in_litert
 from nnl.converters.tflite import writer
 from nnl.converters.tflite.flatbuffer import Damaged, pack, unpack
 from nnl.converters.tflite.quantize import Scales

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nnl.converters.tensorflow.runtime import python_with_tensorflow
+from nnl.converters.runtimes.tensorflow import python_with_tensorflow
 from nnl.data.cache_files import write_lines, write_samples
 from nnl.data.crc32c import masked
 from nnl.data.images import open_images

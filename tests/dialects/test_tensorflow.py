@@ -14,7 +14,7 @@ import pytest
 import nnl as nn
 import nnl.dialects.tensorflow as tf
 import nnl.workspace as ws
-from nnl.converters.tensorflow.runtime import python_with_tensorflow
+from nnl.converters.runtimes.tensorflow import python_with_tensorflow
 from tests.dialects import tensorflow_rows
 
 HERE = Path(__file__).parent

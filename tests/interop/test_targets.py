@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from nnl.converters.formats import FORMATS, WriteOptions
-from nnl.converters.lowering import CannotLower
-from nnl.converters.runtimes import renamed
+from nnl.converters.networks.lowering import CannotLower
+from nnl.converters.runtimes.others import renamed
 from tests.converters.test_nnb import fields
 from tests.interop.bridge import Nnabla
 from tests.interop.test_nnp import IMPORTS

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nnl.converters.formats import read_model
-from nnl.converters.tensorflow.runtime import python_with_tensorflow
+from nnl.converters.runtimes.tensorflow import python_with_tensorflow
 
 pytestmark = pytest.mark.interop
 

@@ -26,7 +26,9 @@ from nnl.converters.formats import (
     read_model,
     unsupported,
 )
-from nnl.converters.model import Model, NnpModel
+from nnl.converters.networks.model import Model, NnpModel
+from nnl.converters.networks.open_networks import more_than_batch
+from nnl.converters.networks.open_sizes import words
 from nnl.converters.nnp.content import (
     expanded,
     functions_of,
@@ -35,8 +37,6 @@ from nnl.converters.nnp.content import (
     with_executor,
     with_functions,
 )
-from nnl.converters.open_networks import more_than_batch
-from nnl.converters.open_sizes import words
 from nnl.core.parameters.atomic import replacing
 
 logger = logging.getLogger("nnl")

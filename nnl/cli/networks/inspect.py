@@ -15,7 +15,7 @@ from nnl.cli.errors import UsageError
 from nnl.cli.networks.convert import allowed_functions
 from nnl.cli.networks.view import shape_text
 from nnl.converters.formats import FORMATS, Format, format_of, is_programs, read_model
-from nnl.converters.model import NnpModel
+from nnl.converters.networks.model import NnpModel
 from nnl.converters.nnp.archive import Content
 from nnl.converters.nnp.content import expanded, functions_of, network_of, with_executor
 from nnl.converters.nnp.function_messages import op_of_type

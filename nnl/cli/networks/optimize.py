@@ -14,7 +14,7 @@ import numpy as np
 from nnl.cli.networks.verify import random_inputs
 from nnl.cli.networks.view import multiply_adds, table
 from nnl.converters.formats import WriteOptions, format_of, read_model
-from nnl.converters.model import Built, Model, Network
+from nnl.converters.networks.model import Built, Model, Network
 from nnl.converters.rewriting import (
     BatchNormalizationFoldingModifier,
     FunctionModifier,

@@ -8,7 +8,7 @@ from typing import Any
 
 from nnl.cli.errors import UsageError
 from nnl.converters.formats import FORMATS, read_model
-from nnl.converters.model import NnpModel
+from nnl.converters.networks.model import NnpModel
 from nnl.converters.nnp.content import expanded, with_executor
 
 

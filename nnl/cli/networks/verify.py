@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnl.converters.formats import Format, WriteOptions
-from nnl.converters.model import Model, Network
+from nnl.converters.networks.model import Model, Network
 from nnl.converters.programs import entries
-from nnl.converters.runtimes import Runtime, Values, renamed
+from nnl.converters.runtimes.others import Runtime, Values, renamed
 from nnl.core.graph.node import capture
 from nnl.core.ops.random import seed
 from nnl.graph import load_program

@@ -15,7 +15,7 @@ import numpy as np
 
 from nnl.cli.errors import UsageError
 from nnl.converters.formats import is_programs, read_model
-from nnl.converters.model import Model, Network, NnpModel
+from nnl.converters.networks.model import Model, Network, NnpModel
 from nnl.converters.nnp.training_reader import generator
 from nnl.converters.programs import ProgramNetwork
 from nnl.core.parameters.atomic import replacing

@@ -16,7 +16,7 @@ from nnl.console.documents.document import MAX_TEXT, Document, Net, Node, place
 from nnl.console.errors import Refused
 from nnl.console.palette.palette import Layer, layers
 from nnl.converters.formats import read_model
-from nnl.converters.model import Network, NnpModel, keep_constants
+from nnl.converters.networks.model import Network, NnpModel, keep_constants
 from nnl.converters.nnp.archive import Content
 from nnl.converters.nnp.content import expanded
 from nnl.converters.nnp.parameter_files import Stored, write_h5

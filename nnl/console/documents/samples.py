@@ -77,7 +77,7 @@ def resnet_152(console: Any = None) -> Document:
     from nnl.console.documents.analysis import ends
     from nnl.console.documents.building import build as built
     from nnl.console.documents.reading import of_network
-    from nnl.converters.model import Network
+    from nnl.converters.networks.model import Network
     from nnl.core.parameters.parameter import without_values
     from nnl.models import build
 

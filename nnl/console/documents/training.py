@@ -24,7 +24,7 @@ from nnl.console.documents.document import Document, Invalid
 from nnl.console.errors import Refused
 from nnl.console.palette.palette import layers
 from nnl.converters.formats import FORMATS, WriteOptions
-from nnl.converters.model import Built, Network
+from nnl.converters.networks.model import Built, Network
 from nnl.converters.nnp.parameter_files import Stored, set_value
 from nnl.converters.nnp.writer import save
 from nnl.core.arguments.suggest import did_you_mean

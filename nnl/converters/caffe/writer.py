@@ -13,8 +13,8 @@ import numpy as np
 import nnl.functions as F
 from nnl.converters.caffe.messages import messages, text_of
 from nnl.converters.caffe.weights import WEIGHTS, write_weights
-from nnl.converters.lowering import Target, lower
-from nnl.converters.model import Network
+from nnl.converters.networks.lowering import Target, lower
+from nnl.converters.networks.model import Network
 from nnl.core.graph.node import Node, Value
 from nnl.core.parameters.atomic import replacing
 

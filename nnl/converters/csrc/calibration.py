@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 
 from nnl.converters.csrc.steps import Key
-from nnl.converters.lowering import Lowered
-from nnl.converters.model import Network
-from nnl.converters.samples import Samples, batches
+from nnl.converters.networks.lowering import Lowered
+from nnl.converters.networks.model import Network
+from nnl.converters.networks.samples import Samples, batches
 from nnl.core.graph.node import Value
 from nnl.core.graph.variable import Variable, forward_all
 

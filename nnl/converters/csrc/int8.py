@@ -20,7 +20,7 @@ import numpy as np
 
 from nnl.converters.csrc.loops import COPY, Loop, dense, read, written
 from nnl.converters.csrc.steps import Call, Key, Read, Window, Work, Written
-from nnl.converters.scale import Scale
+from nnl.converters.networks.scale import Scale
 
 Array = np.ndarray[Any, Any]
 _RELU = (("relu", (("x", 0),)),)

@@ -11,7 +11,7 @@ from typing import TypeGuard
 import numpy as np
 
 from nnl.converters.csrc.steps import Call, Key, Read, Work, Written
-from nnl.converters.scale import Scale
+from nnl.converters.networks.scale import Scale
 from nnl.core.ops.elementwise import ARITY, NAMES, Program
 
 Operand = tuple[str, int] | float  # ("x", number of a read), ("t", of an instruction), a constant

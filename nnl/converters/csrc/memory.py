@@ -14,8 +14,8 @@ from nnl.converters.csrc.calls import steps_of
 from nnl.converters.csrc.int8 import quantized
 from nnl.converters.csrc.loops import COPY, Loop, dense, read, written
 from nnl.converters.csrc.steps import Call, Key, Read, Work
-from nnl.converters.lowering import Lowered
-from nnl.converters.scale import Scale
+from nnl.converters.networks.lowering import Lowered
+from nnl.converters.networks.scale import Scale
 from nnl.core.graph.node import Value
 from nnl.graph.plan.memory import plan_memory
 

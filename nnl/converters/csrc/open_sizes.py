@@ -12,7 +12,7 @@ import numpy as np
 from nnl.converters.csrc.loops import number
 from nnl.converters.csrc.memory import Plan
 from nnl.converters.csrc.steps import Key
-from nnl.converters.lowering import Lowered
+from nnl.converters.networks.lowering import Lowered
 from nnl.graph.program.sizes import Dim, Expression, Solver, Unexplained, Vector
 
 _TOKEN = re.compile(r"[A-Za-z_]\w*|\d+(?:\.\d+)?(?:e[+-]?\d+)?f?|\s+|.", re.S)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import nnl.converters.csrc.calls as calls
 from nnl.converters.csrc.memory import MOST
 from nnl.converters.csrc.rules import RULES
-from nnl.converters.lowering import Target
+from nnl.converters.networks.lowering import Target
 from nnl.converters.nnp.function_messages import visible_inputs
 from nnl.core.graph.node import Node, Value
 

@@ -18,10 +18,10 @@ from nnl.converters.csrc.names import distinct, identifier, string
 from nnl.converters.csrc.open_sizes import OpenSizes
 from nnl.converters.csrc.steps import Call, Key, Read, Work, Written
 from nnl.converters.csrc.target import target
-from nnl.converters.lowering import Lowered, lower
-from nnl.converters.model import Model, Network
+from nnl.converters.networks.lowering import Lowered, lower
+from nnl.converters.networks.model import Model, Network
+from nnl.converters.networks.open_networks import moving_nodes, record_networks
 from nnl.converters.nnp.open_batch import count_by_sums
-from nnl.converters.open_networks import moving_nodes, record_networks
 from nnl.core.graph.node import Value
 from nnl.core.parameters.atomic import replacing
 from nnl.graph.open_sizes.recording import OpenGraphs

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.lowering import Target
-from nnl.converters.model import Key
+from nnl.converters.networks.lowering import Target
+from nnl.converters.networks.model import Key
 from nnl.converters.nnb.rules import RULES, is_plain
 from nnl.converters.nnb.table import LEVEL, TRANSPOSED, Variant, check_level, variant
 from nnl.converters.nnb.types import FLOAT, Types, outputs

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnl.converters.lowering import Lowered
-from nnl.converters.model import Key, Network
+from nnl.converters.networks.lowering import Lowered
+from nnl.converters.networks.model import Key, Network
 from nnl.converters.nnb.table import DTYPES
 from nnl.converters.nnp.function_messages import visible_inputs, visible_outputs
 from nnl.core.graph.node import Node, Value

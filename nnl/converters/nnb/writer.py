@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnl.converters.lowering import CannotLower, Lowered, lower
-from nnl.converters.model import Key, Network
+from nnl.converters.networks.lowering import CannotLower, Lowered, lower
+from nnl.converters.networks.model import Key, Network
 from nnl.converters.nnb.table import CHOICES, LEVEL, TYPES, VERSIONS, check_level, variant
 from nnl.converters.nnb.target import arguments, target, weights, wrong_types
 from nnl.converters.nnb.types import Type, Types, outputs, size_of, stored

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.lowering import Target, lower
-from nnl.converters.model import Key, Network
+from nnl.converters.networks.lowering import Target, lower
+from nnl.converters.networks.model import Key, Network
 from nnl.converters.quantizing.ranges import METHODS, Array, Range, Scale
 from nnl.converters.quantizing.trained import fixed, is_trained
 from nnl.core.arguments.suggest import did_you_mean

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.model import Key, Network
+from nnl.converters.networks.model import Key, Network
 from nnl.core.graph.dispatch import apply
 from nnl.core.graph.node import Node, Value, capture
 from nnl.core.graph.variable import Variable

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.layout import Order, permuted, plain, step
+from nnl.converters.networks.layout import Order, permuted, plain, step
 from nnl.converters.tflite.file import FileOperator, FileTensor, is_impossible
 from nnl.converters.tflite.flatbuffer import Damaged
 from nnl.converters.tflite.schema import ACTIVATIONS

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.model import Network
-from nnl.converters.runtimes import Runtime
-from nnl.converters.samples import Samples, batches
+from nnl.converters.networks.model import Network
+from nnl.converters.networks.samples import Samples, batches
+from nnl.converters.runtimes.others import Runtime
 from nnl.converters.tflite.quantize import UNBOUNDED
 from nnl.converters.tflite.reader import TfliteFile
 

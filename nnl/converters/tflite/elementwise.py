@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.layout import held_axes
+from nnl.converters.networks.layout import held_axes
 from nnl.converters.tflite.graph import FLOAT, INT, Graph, Laid, Refused, says
 from nnl.core.graph.node import Node
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.layout import (
+from nnl.converters.networks.layout import (
     Order,
     held_axes,
     merged,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.layout import held_axes, plain, without
+from nnl.converters.networks.layout import held_axes, plain, without
 from nnl.converters.tflite.building import (
     ACTIVATION,
     Builder,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.layout import Order
+from nnl.converters.networks.layout import Order
 from nnl.converters.tflite.building import Builder, Value, check_size, computed, reads
 from nnl.converters.tflite.flatbuffer import Damaged
 from nnl.converters.tflite.schema import SAME, VALID

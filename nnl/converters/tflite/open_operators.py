@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nnl.converters.open_operators import Opener
+from nnl.converters.networks.open_operators import Opener
 from nnl.converters.tflite.graph import INT, Graph, Tensor
 from nnl.converters.tflite.schema import TYPES
 from nnl.graph.program.sizes import Vector

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.scale import Scale
+from nnl.converters.networks.scale import Scale
 from nnl.converters.tflite.graph import FLOAT, Graph, Op, Tensor
 
 Array = np.ndarray[Any, Any]

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.layout import plain
-from nnl.converters.model import Built, Network
-from nnl.converters.open_sizes import OpenSizes, named
+from nnl.converters.networks.layout import plain
+from nnl.converters.networks.model import Built, Network
+from nnl.converters.networks.open_sizes import OpenSizes, named
 from nnl.converters.tflite import import_complex as _c  # noqa: F401  register importers
 from nnl.converters.tflite import import_control as _g  # noqa: F401
 from nnl.converters.tflite import import_elementwise as _e  # noqa: F401

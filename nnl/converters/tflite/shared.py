@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.layout import plain, step
+from nnl.converters.networks.layout import plain, step
 from nnl.converters.onnx.file.errors import OnnxError
 from nnl.converters.tensorflow import import_arithmetic as _a  # noqa: F401  register importers
 from nnl.converters.tensorflow import import_image as _i  # noqa: F401
@@ -16,10 +16,10 @@ from nnl.converters.tensorflow import import_shape as _s  # noqa: F401
 from nnl.converters.tensorflow.axes import Axes
 from nnl.converters.tensorflow.interpreter import HANDLERS
 from nnl.converters.tensorflow.messages import TensorFlowError
-from nnl.converters.tensorflow.operators import DIRECT
 from nnl.converters.tensorflow.tensors import code_of_dtype
 from nnl.converters.tflite.building import Builder, Value, reads
 from nnl.converters.tflite.flatbuffer import Damaged
+from nnl.converters.tflite.tensorflow_names import DIRECT
 
 # Names in TensorFlow, besides those that its writer knows.
 _NAMES = {name: row[0] for name, row in DIRECT.items()} | {

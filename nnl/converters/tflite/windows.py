@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.layout import channels_last, plain
+from nnl.converters.networks.layout import channels_last, plain
 from nnl.converters.tflite.graph import FLOAT, Graph, Laid, Refused, Tensor, says
 from nnl.converters.tflite.schema import SAME, VALID
 from nnl.core.graph.node import Node

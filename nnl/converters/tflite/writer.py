@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.layout import plain
-from nnl.converters.lowering import CannotLower, Lowered, Target, lower
-from nnl.converters.model import Model, Network
-from nnl.converters.open_networks import moving_nodes, record_networks
+from nnl.converters.networks.layout import plain
+from nnl.converters.networks.lowering import CannotLower, Lowered, Target, lower
+from nnl.converters.networks.model import Model, Network
+from nnl.converters.networks.open_networks import moving_nodes, record_networks
 from nnl.converters.tflite import elementwise as _e  # noqa: F401  register handlers
 from nnl.converters.tflite import shapes as _s  # noqa: F401
 from nnl.converters.tflite import windows as _w  # noqa: F401

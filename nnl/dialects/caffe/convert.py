@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nnl.converters.caffe.weights import WEIGHTS
-from nnl.converters.model import Built, Network
+from nnl.converters.networks.model import Built, Network
 from nnl.dialects.caffe.graph import Graph
 from nnl.dialects.caffe.net import TEST, Net
 from nnl.logger import logger

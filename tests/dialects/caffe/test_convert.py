@@ -11,8 +11,8 @@ import nnl.parametric_functions as PF
 from nnl.cli.main import main
 from nnl.converters.caffe.writer import write
 from nnl.converters.formats import WriteOptions, format_of, read_model
-from nnl.converters.lowering import CannotLower
-from nnl.converters.model import Network
+from nnl.converters.networks.lowering import CannotLower
+from nnl.converters.networks.model import Network
 from nnl.workspace import Workspace
 from tests.dialects.caffe import networks
 

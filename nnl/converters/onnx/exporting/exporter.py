@@ -8,7 +8,8 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from nnl.converters.model import Model, Network
+from nnl.converters.networks.model import Model, Network
+from nnl.converters.networks.open_networks import record_networks
 from nnl.converters.onnx.exporting import families as _families  # noqa: F401  registers the handlers
 from nnl.converters.onnx.exporting.file import Contents, to_model, write
 from nnl.converters.onnx.exporting.nodes.context import Exporter, Refused
@@ -16,7 +17,6 @@ from nnl.converters.onnx.exporting.nodes.tensor import Tensor
 from nnl.converters.onnx.exporting.open_sizes import OnnxOpener
 from nnl.converters.onnx.file.errors import OnnxError, UnsupportedOperator
 from nnl.converters.onnx.running.any_batch import AnyBatch, in_order
-from nnl.converters.open_networks import record_networks
 from nnl.core.graph.node import Node, Value, capture
 from nnl.core.graph.variable import Variable
 from nnl.core.parameters.parameter import get_parameters, parameter_scope

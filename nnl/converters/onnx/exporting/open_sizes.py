@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from nnl.converters.networks.open_operators import Opener
 from nnl.converters.onnx.exporting.arrays.layout import LAST
 from nnl.converters.onnx.exporting.nodes.context import Exporter
 from nnl.converters.onnx.exporting.nodes.tensor import NodeRecord, Subgraph, Tensor
-from nnl.converters.open_operators import Opener
 from nnl.graph.program.sizes import Solver, Unexplained, Vector, shown
 
 _NAMES = {  # those that differ by more than capitals; no size is negative

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from nnl.converters.networks.simpler import SIMPLER
 from nnl.converters.onnx.exporting.nodes.older_opsets import FORM, Refused, older
 from nnl.converters.onnx.exporting.nodes.refusals import NO_MEANING
 from nnl.converters.onnx.exporting.nodes.tensor import Call, NodeRecord, Tensor, as_initializer
 from nnl.converters.onnx.file.errors import UnsupportedOperator
 from nnl.converters.onnx.file.registry import ONNX
 from nnl.converters.rules.spectra import PIXELS, SPECTRA
-from nnl.converters.simpler import SIMPLER
 from nnl.core.arrays.spec import Spec
 from nnl.core.graph.node import Node, Value, capture
 from nnl.core.graph.variable import Variable

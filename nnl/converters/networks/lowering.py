@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.model import Key, Network
-from nnl.converters.simpler import SIMPLER
+from nnl.converters.networks.model import Key, Network
+from nnl.converters.networks.simpler import SIMPLER
 from nnl.core.arrays.array import NdArray
 from nnl.core.graph.dispatch import apply
 from nnl.core.graph.node import Node, Value, capture

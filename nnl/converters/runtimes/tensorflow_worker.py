@@ -2,7 +2,7 @@
 """Runs graphs in TensorFlow: a program of its own for an environment that has TensorFlow, and
 needs nothing of nnl.
 
-    python worker.py
+    python tensorflow_worker.py
 
 Reads lines of JSON: the frozen graph, .meta or folder `file`, the .npz of its inputs `inputs`, the
 names of `outputs`, and the .npz to write, `result`. Answers each with a line: {} or

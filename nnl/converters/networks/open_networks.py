@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from nnl.converters.model import Model, Network
-from nnl.converters.open_sizes import OpenSizes
+from nnl.converters.networks.model import Model, Network
+from nnl.converters.networks.open_sizes import OpenSizes
 from nnl.core.graph.node import capture
 from nnl.graph.open_sizes.recording import OpenGraphs, record_open
 from nnl.graph.program.sizes import Dim

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.model import Network
+from nnl.converters.networks.model import Network
 
 Array = np.ndarray[Any, Any]
 Samples = Mapping[str, Array]

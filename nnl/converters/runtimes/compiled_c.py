@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.runtimes import Runtime, Values
+from nnl.converters.runtimes.others import Runtime, Values
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror")
 

@@ -20,7 +20,7 @@ class TensorFlow:
     """A process that runs graphs, one after the other, until it is closed."""
 
     def __init__(self, python: str) -> None:
-        worker = Path(__file__).with_name("worker.py")
+        worker = Path(__file__).with_name("tensorflow_worker.py")
         self._process = subprocess.Popen(
             [python, str(worker)],
             stdin=subprocess.PIPE,

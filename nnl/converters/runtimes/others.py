@@ -156,7 +156,7 @@ def in_tensorflow(file: str, name: str) -> Runtime | None:
 
     NNL_TENSORFLOW_PYTHON names a Python that has it, else this one is asked.
     """
-    from nnl.converters.tensorflow.runtime import TensorFlow, python_with_tensorflow
+    from nnl.converters.runtimes.tensorflow import TensorFlow, python_with_tensorflow
     from nnl.converters.tensorflow.saved import load_any
 
     python = python_with_tensorflow()

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from nnl.converters.networks.open_sizes import OpenSizes, named
 from nnl.converters.nnp.archive import Content
 from nnl.converters.nnp.building import NewParameters, build_networks
 from nnl.converters.nnp.content import between, expanded, interface, network_of, with_executor
@@ -22,7 +23,6 @@ from nnl.converters.nnp.network_reader import MAX_ELEMENTS, whole_slices
 from nnl.converters.nnp.open_batch import count_by_sums, opened
 from nnl.converters.nnp.parameter_files import Stored
 from nnl.converters.nnp.writer import create_proto
-from nnl.converters.open_sizes import OpenSizes, named
 from nnl.core.graph.node import capture
 from nnl.core.graph.variable import Variable, forward_all
 from nnl.core.parameters.parameter import (
