@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
@@ -360,3 +362,10 @@ def at_first_call(make: Callable[[], Call]) -> Call:
         return made(*bufs, **kw)
 
     return call
+
+
+def cache_folder(name: str) -> Path:
+    """NNL_CACHE_DIR/name, or nnl/name in the user's cache folder."""
+    own = os.environ.get("NNL_CACHE_DIR")
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(own) / name if own else Path(base) / "nnl" / name

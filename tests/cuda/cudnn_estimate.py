@@ -24,12 +24,13 @@ from nnl import models
 from nnl.ext.cuda import TRAITS
 from nnl.ext.cuda import setups as registered
 from nnl.ext.cuda.cublas import Product
-from nnl.ext.cuda.cudnn.cache import PlanCache, folder
+from nnl.ext.cuda.cudnn.cache import PlanCache
 from nnl.ext.cuda.cudnn.run import CopyStep, WorkKernel
 from nnl.ext.cuda.cudnn.setups import ENGINES, measure
 from nnl.ext.cuda.cudnn.spec import Array, Graph
 from nnl.ext.device.executor import DevicePlan
 from nnl.ext.device.library import DeviceLibrary, make_backend, operand
+from nnl.ext.library import cache_folder
 from tests.cuda.cudnn_engines import engine, no_driver
 from tests.cuda.strict_device import StrictDevice
 
@@ -67,7 +68,7 @@ def context(types: str, gpu: bool) -> Any:
     """Plans of this context are made, and running them does nothing."""
     if not gpu:
         no_driver()
-        made = engine(PlanCache(folder()))
+        made = engine(PlanCache(cache_folder("cudnn")))
         ENGINES.current = lambda: made
     DevicePlan.add, DevicePlan.run = add, lambda self, begin, end: None
     from nnl.core.settings.context import BACKENDS, SPACES

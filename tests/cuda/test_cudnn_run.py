@@ -16,12 +16,13 @@ import pytest
 from nnl.core.ops.op import OPS
 from nnl.ext.cuda.cudnn import setups
 from nnl.ext.cuda.cudnn.builders import BUILDERS
-from nnl.ext.cuda.cudnn.cache import PlanCache, folder
+from nnl.ext.cuda.cudnn.cache import PlanCache
 from nnl.ext.cuda.cudnn.lower import NotSupported
 from nnl.ext.cuda.cudnn.run import Engine, Plan, WorkKernel
 from nnl.ext.cuda.cudnn.spec import Draft, Graph, Work
 from nnl.ext.device.kernels.module import SETUPS
 from nnl.ext.device.registry import Kernel
+from nnl.ext.library import cache_folder
 from tests.cuda.fake_cudnn import FakeFrontEnd
 from tests.cuda.kernels import execute, poisoned
 from tests.cuda.test_cudnn_samples import converted
@@ -234,10 +235,10 @@ def test_plans_unused_for_longest_go_when_the_folder_is_full(tmp_path: Path) -> 
 
 def test_the_folder_is_the_users(monkeypatch: Any) -> None:
     monkeypatch.setenv("NNL_CACHE_DIR", "/somewhere")
-    assert folder() == Path("/somewhere/cudnn")
+    assert cache_folder("cudnn") == Path("/somewhere/cudnn")
     monkeypatch.delenv("NNL_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")
-    assert folder() == Path("/x/nnl/cudnn")
+    assert cache_folder("cudnn") == Path("/x/nnl/cudnn")
 
 
 def test_autotuning_takes_the_fastest_plan(tmp_path: Path) -> None:

@@ -131,8 +131,11 @@ def definition(
     says why it cannot be computed on a device.
     """
 
-    if not getattr(xp, "computes", True) and not (op.view and not op.written(attrs)):
-        return _definition_on_host(op, attrs, in_specs, out_specs, xp, space)
+    made = any(hasattr(attrs, name) for name in ("ufunc", "forward")) and not attrs.in_parts
+    same = op.view and not op.written(attrs)
+    if made and not same and not getattr(xp, "computes", True):  # this module makes arrays only
+        found = defined(op, attrs, in_specs, out_specs, np, "host")
+        return found and (on_host(found[0], xp, op.written(attrs), "it has no kernel"), False)
 
     def forward() -> tuple[Call, bool]:
         host, writes = partial(attrs.forward, np), op.written(attrs)
@@ -142,24 +145,6 @@ def definition(
         return or_on_host(op.name, partial(attrs.forward, xp), host, xp, writes), True
 
     return defined(op, attrs, in_specs, out_specs, xp, space, forward)
-
-
-def _definition_on_host(
-    op: Op,
-    attrs: Any,
-    in_specs: tuple[Spec | None, ...],
-    out_specs: tuple[Spec, ...],
-    xp: ArrayModule,
-    space: str,
-) -> tuple[Call, bool] | None:
-    """The same where the array module makes arrays and computes nothing."""
-    made = any(hasattr(attrs, name) for name in ("ufunc", "forward"))
-    if not made or attrs.in_parts:
-        return defined(op, attrs, in_specs, out_specs, xp, space)
-    found = defined(op, attrs, in_specs, out_specs, np, "host")
-    if found is None:
-        return None
-    return on_host(found[0], xp, op.written(attrs), "it has no kernel"), False
 
 
 def on_host(call: Call, xp: ArrayModule, writes: tuple[int, ...], why: str) -> Call:

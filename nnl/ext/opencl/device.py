@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from pathlib import Path
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from nnl.ext.device.kernels.gradient import program
 from nnl.ext.device.kernels.module import Code, Geometry, Launch, laid_out_for
 from nnl.ext.device.kernels.programs import space_of
 from nnl.ext.device.registry import Kernel, Operand
+from nnl.ext.library import cache_folder
 from nnl.ext.opencl.arrays import OpenClArray, OpenClModule
 from nnl.ext.opencl.memory import PLACE, SHIFT, Memory, Piece
 
@@ -30,13 +30,10 @@ class KernelError(RuntimeError):
     """A kernel does not compile on a device, or the device has stopped working."""
 
 
-def cache_folder() -> Path:
-    """NNL_CACHE_DIR/opencl, or nnl/opencl in the user's cache folder."""
-    own = os.environ.get("NNL_CACHE_DIR")
-    if own:
-        return Path(own) / "opencl"
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "nnl" / "opencl"
+class Recording(threading.local):
+    """What a thread that records has launched; other threads' work goes to the device meanwhile."""
+
+    launches: list[Callable[[], object]] | None = None
 
 
 class Queue:
@@ -45,13 +42,13 @@ class Queue:
     def __init__(self, device: OpenClDevice) -> None:
         self.device, self.cl = device, device.cl
         self.raw = device.cl.CommandQueue(device.context)
-        self.recording: list[Callable[[], object]] | None = None
+        self.recording = Recording()
         self.programs: dict[Code, Any] = {}
         self._lock = threading.Lock()
 
     def launch(self, launch: Launch, addresses: Sequence[int | None]) -> None:
         """Run a kernel on arrays at these addresses, or record that."""
-        recording = self.recording
+        recording = self.recording.launches
         with self._lock:
             found = launch.ready.get(self)
             if found is None or recording is not None:
@@ -139,25 +136,30 @@ class OpenClDevice:
         self.options = [*options, "-cl-std=CL1.2"]
 
     def build(self, code: Code, op: str) -> Any:
-        """The compiled program of a kernel; its binary is kept on disk.
+        """The compiled program of a kernel; the driver or pyopencl keeps its binary on disk.
 
         Raises:
             KernelError: It does not compile; the text is the device's log.
         """
-        folder = cache_folder()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            cache: str | bool = str(folder)
-        except OSError:
-            cache = False
         try:
             program = self.cl.Program(self.context, code.source("opencl"))
-            return program.build(self.options, cache_dir=cache)
+            return program.build(self.options, cache_dir=self.cache_folder)
         except self.cl.Error as e:
             raise KernelError(
                 f"{self.name}: the kernel {code.name} of {op or 'a copy'} does not compile on "
                 f"{self.info}: {e}"
             ) from e
+
+    @cached_property
+    def cache_folder(self) -> str:
+        """Where pyopencl keeps binaries, for drivers that do not; one it can write to."""
+        folder = cache_folder("opencl")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError:
+            return tempfile.mkdtemp(prefix="nnl-opencl-")
+        return str(folder)
 
     # ---- a Device ----
 
@@ -181,11 +183,11 @@ class OpenClDevice:
     def capture(self, work: Callable[[], None], pool: Any) -> Callable[[], None]:
         """Record launches with their arguments set; to launch them again costs no more Python."""
         launches: list[Callable[[], object]] = []
-        self.queue.recording = launches
+        self.queue.recording.launches = launches
         try:
             work()
         finally:
-            self.queue.recording = None
+            self.queue.recording.launches = None
 
         def run() -> None:
             for launch in launches:
@@ -224,40 +226,26 @@ class OpenClDevice:
         self._check("it copies an array of the host")
         if host.nbytes:
             buffer, place = self._buffer(address)
-            self._do(
-                lambda: self.cl.enqueue_copy(
-                    self.queue.raw, buffer, host, dst_offset=place, is_blocking=True
-                )
-            )
+            self._do(self.cl.enqueue_copy, buffer, host, dst_offset=place, is_blocking=True)
 
     def download(self, address: int, host: np.ndarray[Any, Any]) -> None:
         self._check("it copies an array to the host")
         if host.nbytes:
             buffer, place = self._buffer(address)
-            self._do(
-                lambda: self.cl.enqueue_copy(
-                    self.queue.raw, host, buffer, src_offset=place, is_blocking=True
-                )
-            )
+            self._do(self.cl.enqueue_copy, host, buffer, src_offset=place, is_blocking=True)
 
     def copy(self, source: int, target: int, nbytes: int) -> None:
         self._check("it copies arrays")
         if nbytes and source != target:
             (a, i), (b, j) = self._buffer(source), self._buffer(target)
-            self._do(
-                lambda: self.cl.enqueue_copy(
-                    self.queue.raw, b, a, byte_count=nbytes, src_offset=i, dst_offset=j
-                )
-            )
+            self._do(self.cl.enqueue_copy, b, a, byte_count=nbytes, src_offset=i, dst_offset=j)
 
     def fill(self, address: int, pattern: bytes, nbytes: int) -> None:
         self._check("it fills an array")
         if nbytes:
             buffer, place = self._buffer(address)
             value = np.frombuffer(pattern, np.uint8)
-            self._do(
-                lambda: self.cl.enqueue_fill_buffer(self.queue.raw, buffer, value, place, nbytes)
-            )
+            self._do(self.cl.enqueue_fill_buffer, buffer, value, place, nbytes)
 
     def add(self, y: OpenClArray, x: OpenClArray) -> None:
         """y += x, of one shape."""
@@ -275,12 +263,12 @@ class OpenClDevice:
         return self.memory.buffers[address >> SHIFT], address & PLACE
 
     def _check(self, why: str) -> None:
-        if self.queue.recording is not None:
+        if self.queue.recording.launches is not None:
             raise NotCapturable(why)
 
-    def _do(self, work: Callable[[], object]) -> None:
+    def _do(self, enqueue: Callable[..., object], *args: Any, **kw: Any) -> None:
         try:
-            work()
+            enqueue(self.queue.raw, *args, **kw)
         except self.cl.Error as e:
             raise KernelError(f"{self.name}: {self.info} has refused a copy: {e}") from e
 

@@ -18,19 +18,10 @@ from nnl.core.parameters.atomic import replacing
 
 logger = logging.getLogger("nnl")
 
-__all__ = ["PlanCache", "folder"]
+__all__ = ["PlanCache"]
 
 MAGIC = b"nnl cuDNN plan 1\n"
 LIMIT_BYTES = 256 << 20  # of all files; those unused for longest go first
-
-
-def folder() -> Path:
-    """NNL_CACHE_DIR/cudnn, or nnl/cudnn in the user's cache folder."""
-    own = os.environ.get("NNL_CACHE_DIR")
-    if own:
-        return Path(own) / "cudnn"
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "nnl" / "cudnn"
 
 
 class PlanCache:

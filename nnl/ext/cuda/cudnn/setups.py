@@ -15,10 +15,11 @@ from typing import Any
 from nnl.ext.cuda.cublas import make_blas
 from nnl.ext.cuda.cudnn.assemble import Declined
 from nnl.ext.cuda.cudnn.builders import ABILITIES, BUILDERS, Builder
-from nnl.ext.cuda.cudnn.cache import PlanCache, folder
+from nnl.ext.cuda.cudnn.cache import PlanCache
 from nnl.ext.cuda.cudnn.lower import NotSupported
 from nnl.ext.cuda.cudnn.run import Engine
 from nnl.ext.device.registry import Kernel, Operand, Registry
+from nnl.ext.library import cache_folder
 
 logger = logging.getLogger("nnl")
 
@@ -81,7 +82,7 @@ def make_engine(device: dict[str, Any]) -> Engine | None:
     name = f"{name}, {device['multiProcessorCount']} multiprocessors"
     try:
         tune = os.environ.get("NNL_CUDNN_AUTOTUNE") == "1"
-        engine = Engine(front_end(), name, PlanCache(folder()), measure, tune)
+        engine = Engine(front_end(), name, PlanCache(cache_folder("cudnn")), measure, tune)
         engine.handle()
         engine.blas = make_blas()
     except (ImportError, OSError, RuntimeError) as e:  # it is missing, or of another version
