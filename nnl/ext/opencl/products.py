@@ -23,7 +23,7 @@ from nnl.ext.device.kernels.module import (
 )
 from nnl.ext.device.kernels.patterns import Pattern, Space, pattern_of, stretched
 from nnl.ext.device.registry import Kernel, Operand, Registry
-from nnl.ext.opencl.tuning import tile_for
+from nnl.ext.opencl.tiles import tile_for
 
 ARRAYS = ("const A a", "const B b", "const S bias", "C c", "f32 parts")
 LOCAL = ("f32 as[KB * TM]", "f32 bs[KB * TN]")
@@ -62,7 +62,7 @@ class Product(Kernel):
 
     def __init__(self, x: Matrices, types: dict[str, Operand], order: Sequence[int]) -> None:
         m, n, k, zs = x.sizes
-        tile = tile_for(m, n)
+        tile = tile_for(m, n, k)
         self.order = tuple(order)
         rows, columns = -(-m // tile.m), -(-n // tile.n)
         wanted = geometry().wave * BLOCKS_OF_UNIT
@@ -103,7 +103,7 @@ class Product(Kernel):
 
 
 NO_WINDOW = words(
-    divisor(1), [divisor(1)] * 3, [divisor(1)] * 2, [1] * 3, [1] * 3, [0] * 3, [1] * 3, 0
+    divisor(1), [divisor(1)] * 2, [divisor(1)] * 2, [1] * 3, [1] * 3, [0] * 3, [1] * 3, 0
 )
 
 
@@ -170,13 +170,21 @@ def batch_matmul(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     return Product(one._replace(sizes=(m, n, k, space.size), z=z), types, (0, 1))
 
 
-class Geometry(NamedTuple):
-    """A convolution of images: axes in front that are missing have size 1."""
+class Convolution(NamedTuple):
+    """A convolution of images: axes in front that are missing have size 1.
+
+    Attributes:
+        own: Channels of x in a group; maps: those of y in a group.
+        n_taps, n_pixels, n_places: Products of taps, of sizes of x and of those of y.
+    """
 
     images: int
     group: int
-    channels: int
+    own: int
     maps: int
+    n_taps: int
+    n_pixels: int
+    n_places: int
     size: tuple[int, int, int]
     taps: tuple[int, int, int]
     places: tuple[int, int, int]
@@ -185,8 +193,13 @@ class Geometry(NamedTuple):
     dilation: tuple[int, int, int]
 
 
-def convolved(attrs: dict[str, Any], x: Operand, w: Operand, y: Operand) -> Geometry | None:
-    """The geometry of a convolution x, w -> y; None for what there is no kernel for."""
+def convolved(
+    attrs: dict[str, Any], x: Operand | None, w: Operand | None, y: Operand | None,
+    bias: Operand | None = None,
+) -> Convolution | None:  # fmt: skip
+    """The convolution x, w, bias -> y; None for what there is no kernel for."""
+    if x is None or w is None or y is None or not usable(x, w, y, bias):
+        return None
     base, n = attrs["base_axis"], len(x.shape) - attrs["base_axis"] - 1
     if attrs["channel_last"] or n > 3 or attrs.get("packed") or len(attrs["pad"]) != n:
         return None
@@ -195,23 +208,24 @@ def convolved(attrs: dict[str, Any], x: Operand, w: Operand, y: Operand) -> Geom
         a, b, c = (*(missing,) * (3 - n), *values)
         return a, b, c
 
-    return Geometry(
-        math.prod(x.shape[:base]), attrs["group"], x.shape[base], w.shape[0],
-        three(x.shape[base + 1 :], 1), three(w.shape[2:], 1), three(y.shape[base + 1 :], 1),
+    size, taps, places = x.shape[base + 1 :], w.shape[2:], y.shape[base + 1 :]
+    return Convolution(
+        math.prod(x.shape[:base]), attrs["group"], x.shape[base] // attrs["group"],
+        w.shape[0] // attrs["group"], math.prod(taps), math.prod(size), math.prod(places),
+        three(size, 1), three(taps, 1), three(places, 1),
         three(attrs["stride"], 1), three(attrs["pad"], 0), three(attrs["dilation"], 1),
     )  # fmt: skip
 
 
-def window(g: Geometry, read: tuple[int, int, int], at: tuple[int, int, int]) -> bytes:
+def window(g: Convolution, read: tuple[int, int, int], at: tuple[int, int, int]) -> bytes:
     """The words of a window that reads images of one size for places of another."""
-    taps = math.prod(g.taps)
     return words(
-        divisor(taps), divisor(g.taps[1] * g.taps[2]), divisor(g.taps[2]), divisor(1),
+        divisor(g.n_taps), divisor(g.taps[1] * g.taps[2]), divisor(g.taps[2]),
         divisor(at[1] * at[2]), divisor(at[2]), read, g.stride, g.pad, g.dilation, math.prod(read),
     )  # fmt: skip
 
 
-def groups_at(g: Geometry, *sizes: int) -> tuple[Pattern, Pattern, Pattern]:
+def groups_at(g: Convolution, *sizes: int) -> tuple[Pattern, Pattern, Pattern]:
     """Where each group begins in three arrays."""
     a, b, c = (pattern_of(Space.of((g.group,)), (size,)) for size in sizes)
     return a, b, c
@@ -220,63 +234,50 @@ def groups_at(g: Geometry, *sizes: int) -> tuple[Pattern, Pattern, Pattern]:
 def convolution(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     """(x, w, b?) -> y."""
     x, w, b = (*ins, None)[:3]
-    y = outs[0]
-    if x is None or w is None or not usable(x, w, b, y):
+    g = convolved(attrs, x, w, outs[0], b)
+    if g is None or x is None or w is None:
         return None
-    g = convolved(attrs, x, w, y)
-    if g is None:
-        return None
-    taps, pixels, places = math.prod(g.taps), math.prod(g.size), math.prod(g.places)
-    own, maps = g.channels // g.group, g.maps // g.group
-    k = own * taps
+    k = g.own * g.n_taps
     made = Matrices(
-        "PATCHES", (maps, g.images * places, k, g.group), (k, 1, 0, 0), (0, 0),
-        groups_at(g, maps * k, own * pixels, maps * places), (maps, 1, 0), (places, places),
-        (g.channels * pixels, g.maps * places), places, window(g, g.size, g.places),
+        "PATCHES", (g.maps, g.images * g.n_places, k, g.group), (k, 1, 0, 0), (0, 0),
+        groups_at(g, g.maps * k, g.own * g.n_pixels, g.maps * g.n_places), (g.maps, 1, 0),
+        (g.n_places, g.n_places), (g.group * g.own * g.n_pixels, g.group * g.maps * g.n_places),
+        g.n_places, window(g, g.size, g.places),
     )  # fmt: skip
-    return Product(made, {"A": w, "B": x, "S": b or w, "C": y}, (1, 0, 2)[: len(ins)])
+    return Product(made, {"A": w, "B": x, "S": b or w, "C": outs[0]}, (1, 0, 2)[: len(ins)])
 
 
 def data(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     """convolution_data (gy, w) -> gx, and deconvolution (x, w, b?) -> y, the same plus a bias."""
     gy, w, b = (*ins, None)[:3]
-    gx = outs[0]
-    if gy is None or w is None or not usable(gy, w, b, gx):
+    g = convolved(attrs, outs[0], w, gy, b)
+    if g is None or gy is None or w is None:
         return None
-    g = convolved(attrs, gx, w, gy)
-    if g is None:
-        return None
-    taps, pixels, places = math.prod(g.taps), math.prod(g.size), math.prod(g.places)
-    own, maps = g.channels // g.group, g.maps // g.group
     made = Matrices(
-        "SCATTERED", (own, g.images * pixels, maps * taps, g.group),
-        (taps, own * taps, 1, taps), (0, 0),
-        groups_at(g, maps * own * taps, maps * places, own * pixels), (own, 1, 0),
-        (pixels, pixels), (g.maps * places, g.channels * pixels), pixels,
+        "SCATTERED", (g.own, g.images * g.n_pixels, g.maps * g.n_taps, g.group),
+        (g.n_taps, g.own * g.n_taps, 1, g.n_taps), (0, 0),
+        groups_at(g, g.maps * g.own * g.n_taps, g.maps * g.n_places, g.own * g.n_pixels),
+        (g.own, 1, 0), (g.n_pixels, g.n_pixels),
+        (g.group * g.maps * g.n_places, g.group * g.own * g.n_pixels), g.n_pixels,
         window(g, g.places, g.size),
     )  # fmt: skip
-    return Product(made, {"A": w, "B": gy, "S": b or w, "C": gx}, (1, 0, 2)[: len(ins)])
+    return Product(made, {"A": w, "B": gy, "S": b or w, "C": outs[0]}, (1, 0, 2)[: len(ins)])
 
 
 def weight(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     """convolution_weight (x, gy) -> gw."""
     x, gy = ins[:2]
-    gw = outs[0]
-    if x is None or gy is None or not usable(x, gy, gw):
+    g = convolved(attrs, x, outs[0], gy)
+    if g is None or x is None or gy is None:
         return None
-    g = convolved(attrs, x, gw, gy)
-    if g is None:
-        return None
-    taps, pixels, places = math.prod(g.taps), math.prod(g.size), math.prod(g.places)
-    own, maps = g.channels // g.group, g.maps // g.group
-    n = own * taps
+    n = g.own * g.n_taps
     made = Matrices(
-        "PATCHES_ACROSS", (maps, n, g.images * places, g.group),
-        (places, g.maps * places, 1, places), (0, 0),
-        groups_at(g, maps * places, own * pixels, maps * n), (0, 0, 0), (places, n),
-        (g.channels * pixels, 0), n, window(g, g.size, g.places),
+        "PATCHES_ACROSS", (g.maps, n, g.images * g.n_places, g.group),
+        (g.n_places, g.group * g.maps * g.n_places, 1, g.n_places), (0, 0),
+        groups_at(g, g.maps * g.n_places, g.own * g.n_pixels, g.maps * n), (0, 0, 0),
+        (g.n_places, n), (g.group * g.own * g.n_pixels, 0), n, window(g, g.size, g.places),
     )  # fmt: skip
-    return Product(made, {"A": gy, "B": x, "S": x, "C": gw}, (1, 0))
+    return Product(made, {"A": gy, "B": x, "S": x, "C": outs[0]}, (1, 0))
 
 
 def add_to(registry: Registry) -> None:

@@ -23,7 +23,26 @@ typedef ushort u16;
 typedef long i64;
 typedef ulong u64;
 
+#ifdef POCL_DEVICE_ADDRESS_BITS  // mul_hi, vload and vstore are calls of functions there
+#define HIGH_32(a, b) ((unsigned)((u64)(a) * (b) >> 32))
+typedef float packed1;
+typedef float packed2 __attribute__((ext_vector_type(2), aligned(4)));
+typedef float packed4 __attribute__((ext_vector_type(4), aligned(4)));
+typedef float packed8 __attribute__((ext_vector_type(8), aligned(4)));
+typedef float packed16 __attribute__((ext_vector_type(16), aligned(4)));
+#define VECTOR_AT(W, space, p) (*(space const CAT(packed, W)*)(p))
+#define PUT_VECTOR(W, p, v) *(GLOBAL CAT(packed, W)*)(p) = (v)
+// PoCL runs all threads of a block through each step of a loop that is the same for all, and leaves
+// their values in memory in between. A start that depends on the thread makes it a thread's own.
+#define ALONE(start) ((start) + (THREAD_X >> 31))
+#define SHORT_CODE _Pragma("unroll 1")  // compiled in half the time
+#else
 #define HIGH_32 mul_hi
+#define VECTOR_AT(W, space, p) CAT(vload, W)(0, p)
+#define PUT_VECTOR(W, p, v) CAT(vstore, W)(v, 0, p)
+#define ALONE(start) (start)
+#define SHORT_CODE UNROLL
+#endif
 #define HIGH_64 mul_hi
 #define FLOAT_AS_BITS as_uint
 #define BITS_AS_FLOAT as_float
@@ -74,30 +93,16 @@ typedef float float1;
 #define WHERE(condition, a, b) ((condition) ? (lane)(a) : (lane)(b))
 #define LOAD_LANES(W, T, x, p) CAT(load_lanes_, T)(W, x, p)
 #define STORE_LANES(W, T, p, x) CAT(store_lanes_, T)(W, x, p)
-#define vector_at_1(p) (p)[0]
-#define half_vector_at_1(p) vload_half(0, p)
-#define put_vector_1(p, v) (p)[0] = (v)
-#define put_half_vector_1(p, v) vstore_half_rte(v, 0, p)
-#define vector_at_2(p) vload2(0, p)
-#define half_vector_at_2(p) vload_half2(0, p)
-#define put_vector_2(p, v) vstore2(v, 0, p)
-#define put_half_vector_2(p, v) vstore_half2_rte(v, 0, p)
-#define vector_at_4(p) vload4(0, p)
-#define half_vector_at_4(p) vload_half4(0, p)
-#define put_vector_4(p, v) vstore4(v, 0, p)
-#define put_half_vector_4(p, v) vstore_half4_rte(v, 0, p)
-#define vector_at_8(p) vload8(0, p)
-#define half_vector_at_8(p) vload_half8(0, p)
-#define put_vector_8(p, v) vstore8(v, 0, p)
-#define put_half_vector_8(p, v) vstore_half8_rte(v, 0, p)
-#define vector_at_16(p) vload16(0, p)
-#define half_vector_at_16(p) vload_half16(0, p)
-#define put_vector_16(p, v) vstore16(v, 0, p)
-#define put_half_vector_16(p, v) vstore_half16_rte(v, 0, p)
-#define load_lanes_f32(W, x, p) (x)[0] = CAT(vector_at_, W)(p)
-#define load_lanes_f16(W, x, p) (x)[0] = CAT(half_vector_at_, W)((GLOBAL const half*)(p))
-#define store_lanes_f32(W, x, p) CAT(put_vector_, W)(p, (x)[0])
-#define store_lanes_f16(W, x, p) CAT(put_half_vector_, W)((GLOBAL half*)(p), (x)[0])
+#define vload1(i, p) (p)[i]
+#define vstore1(v, i, p) (p)[i] = (v)
+#define vload_half1 vload_half
+#define vstore_half1_rte vstore_half_rte
+#define load_lanes_f32(W, x, p) (x)[0] = VECTOR_AT(W, GLOBAL, p)
+// In two parts, as vload_half alone may be a macro.
+#define load_lanes_f16(W, x, p) (x)[0] = CAT(vload_ha, CAT(lf, W))(0, (GLOBAL const half*)(p))
+#define store_lanes_f32(W, x, p) PUT_VECTOR(W, p, (x)[0])
+#define store_lanes_f16(W, x, p) \
+  CAT(vstore_ha, CAT(CAT(lf, W), _rte))((x)[0], 0, (GLOBAL half*)(p))
 #define lane_by_lane(T, W, x, p) for (int m_ = 0; m_ < W; ++m_) LANE(x, m_) = FLOAT(T, (p)[m_])
 #define to_lane_by_lane(T, W, x, p) for (int m_ = 0; m_ < W; ++m_) (p)[m_] = CAST(T, LANE(x, m_))
 #define load_lanes_bf16(W, x, p) lane_by_lane(bf16, W, x, p)
@@ -153,8 +158,6 @@ typedef float float1;
 #define fminf fmin
 
 #define FLOATS(W) CAT(float, W)
-#define READ_FLOATS(W, p) CAT(vector_at_, W)(p)
-#define MULTIPLY_ADD(W, s, v, sum) fma((FLOATS(W))(s), v, sum)
 
 INLINE float join(int kind, float a, float b);
 

@@ -15,7 +15,7 @@ typedef struct {
   i64 b_k, b_n, bias_z, bias_m, bias_n;
   Divisor columns, c_columns;       // places of b and columns of c in one image
   i64 b_image, c_image, c_m;        // distances of images and of rows of c
-  Divisor inner, tap[3];            // k as (channel, tap 0, tap 1, tap 2)
+  Divisor inner, tap[2];            // k as (channel, tap 0, tap 1, tap 2): of a channel, of 0, of 1
   Divisor at[2];                    // columns as (place 0, place 1, place 2): sizes 1 and 2
   i64 size[3], stride[3], pad[3], dilation[3], channel;
   Axis a_z[ZA], b_z[ZB], c_z[ZC];   // where matrix z begins
@@ -58,6 +58,8 @@ INLINE void patch_row(GLOBAL const B* b, LOCAL float* to, unsigned step, unsigne
   const unsigned t0 = quotient(p->tap[0], t);
   t -= t0 * p->tap[0].divisor;
   const unsigned t1 = quotient(p->tap[1], t), t2 = t - t1 * p->tap[1].divisor;
+  const int reach = (int)(t2 * (unsigned)p->dilation[2]) - (int)p->pad[2];
+  const int shift = FORM == SCATTERED ? -reach : reach;
   unsigned l = 0;
   while (l < W) {
     const unsigned image = quotient(p->columns, n);
@@ -70,16 +72,19 @@ INLINE void patch_row(GLOBAL const B* b, LOCAL float* to, unsigned step, unsigne
     const bool none = (i0 | i1) < 0 || n >= limit;
     GLOBAL const B* row = b + (none ? 0 : image * (unsigned)p->b_image +
         channel * (unsigned)p->channel + (i0 * (unsigned)p->size[1] + i1) * (unsigned)p->size[2]);
-    if (FORM != SCATTERED && p->stride[2] == 1 && n + W <= limit) {
-      const int first = (int)q2 - (int)p->pad[2] + (int)(t2 * (unsigned)p->dilation[2]);
-      if (run == W && !none && first >= 0 && first + W <= p->size[2]) {
+    const int first = (int)q2 + shift;
+    const bool inside = first >= 0 && first + (int)run <= (int)p->size[2] && n + run <= limit;
+    if (inside && !none && p->stride[2] == 1) {  // neighbours
+      if (run == W) {
         for (int j = 0; j < W; ++j) to[j * step] = FLOAT(B, row[first + j]);
         return;
       }
-    }
-    for (unsigned j = 0; j < run; ++j) {
-      const int i2 = none || n + j >= limit ? -1 : seen(p, 2, q2 + j, t2);
-      to[(l + j) * step] = i2 < 0 ? 0.0f : FLOAT(B, row[i2]);
+      for (unsigned j = 0; j < run; ++j) to[(l + j) * step] = FLOAT(B, row[first + (int)j]);
+    } else {
+      for (unsigned j = 0; j < run; ++j) {
+        const int i2 = none || n + j >= limit ? -1 : seen(p, 2, q2 + j, t2);
+        to[(l + j) * step] = i2 < 0 ? 0.0f : FLOAT(B, row[i2]);
+      }
     }
     l += run, n += run;
   }
@@ -87,6 +92,7 @@ INLINE void patch_row(GLOBAL const B* b, LOCAL float* to, unsigned step, unsigne
 
 INLINE void product(GLOBAL const A* a, GLOBAL const B* b, GLOBAL const S* bias, GLOBAL C* c,
                     GLOBAL float* parts, LOCAL float* as, LOCAL float* bs, const ProductP* p) {
+#pragma OPENCL FP_CONTRACT ON
   const unsigned z = BLOCK_Z / (unsigned)p->splits, part = BLOCK_Z - z * (unsigned)p->splits;
   const unsigned m0 = BLOCK_Y * TM, n0 = BLOCK_X * TN, id = THREAD_Y * LX + THREAD_X;
   const unsigned threads = LX * LY, M = (unsigned)p->m, N = (unsigned)p->n;
@@ -98,37 +104,29 @@ INLINE void product(GLOBAL const A* a, GLOBAL const B* b, GLOBAL const S* bias, 
   UNROLL for (int r = 0; r < RM; ++r) sum[r] = 0.0f;
   for (unsigned k0 = begin; k0 < end; k0 += KB) {
     BARRIER();
+    const unsigned steps = least_of(KB, end - k0);
+#pragma unroll 1
+    for (unsigned e = id; e < KB * TM; e += threads) {
 #if A_ACROSS  // neighbours in a are neighbours along m
-#pragma unroll 1
-    for (unsigned e = id; e < KB * TM; e += threads) {
       const unsigned k = e / TM, m = e - k * TM;
-      const bool in = m0 + m < M && k0 + k < end;
-      as[k * TM + m] = in ? element_of_a(a, m0 + m, k0 + k, p) : 0.0f;
-    }
 #else
-#pragma unroll 1
-    for (unsigned e = id; e < KB * TM; e += threads) {
       const unsigned m = e / KB, k = e - m * KB;
-      const bool in = m0 + m < M && k0 + k < end;
-      as[k * TM + m] = in ? element_of_a(a, m0 + m, k0 + k, p) : 0.0f;
-    }
 #endif
+      if (k < steps) as[k * TM + m] = m0 + m < M ? element_of_a(a, m0 + m, k0 + k, p) : 0.0f;
+    }
 #if FORM == PATCHES || FORM == SCATTERED
 #pragma unroll 1
     for (unsigned e = id; e < KB * LX; e += threads) {
       const unsigned k = e / LX, n = (e - k * LX) * W;
       LOCAL float* to = bs + k * TN + n;
-      if (k0 + k < end) {
-        patch_row(b, to, 1, k0 + k, n0 + n, N, p);
-      } else {
-        for (int j = 0; j < W; ++j) to[j] = 0.0f;
-      }
+      if (k < steps) patch_row(b, to, 1, k0 + k, n0 + n, N, p);
     }
 #elif FORM == PATCHES_ACROSS
 #pragma unroll 1
     for (unsigned e = id; e < KB / W * TN; e += threads) {
       const unsigned n = e / (KB / W), k = (e - n * (KB / W)) * W;
       LOCAL float* to = bs + k * TN + n;
+      if (k >= steps) continue;
       if (n0 + n < N) {
         patch_row(b, to, TN, n0 + n, k0 + k, end, p);
       } else {
@@ -139,42 +137,43 @@ INLINE void product(GLOBAL const A* a, GLOBAL const B* b, GLOBAL const S* bias, 
 #pragma unroll 1
     for (unsigned e = id; e < KB * TN; e += threads) {
       const unsigned n = e / KB, k = e - n * KB;
-      const bool in = n0 + n < N && k0 + k < end;
-      bs[k * TN + n] = in ? FLOAT(B, b[(k0 + k) * p->b_k + (n0 + n) * p->b_n]) : 0.0f;
+      GLOBAL const B* from = b + (k0 + k) * p->b_k + (n0 + n) * p->b_n;
+      if (k < steps) bs[k * TN + n] = n0 + n < N ? FLOAT(B, *from) : 0.0f;
     }
 #else
 #pragma unroll 1
     for (unsigned e = id; e < KB * LX; e += threads) {
       const unsigned k = e / LX, n = (e - k * LX) * W;
       LOCAL float* to = bs + k * TN + n;
-      if (k0 + k < end && n0 + n + W <= N) {
-        GLOBAL const B* from = b + (k0 + k) * p->b_k + (n0 + n) * p->b_n;
+      GLOBAL const B* from = b + (k0 + k) * p->b_k + (n0 + n) * p->b_n;
+      if (k >= steps) continue;
+      if (n0 + n + W <= N) {
         for (int j = 0; j < W; ++j) to[j] = FLOAT(B, from[j * p->b_n]);
       } else {
-        for (int j = 0; j < W; ++j) {
-          const bool in = n0 + n + j < N && k0 + k < end;
-          to[j] = in ? FLOAT(B, b[(k0 + k) * p->b_k + (n0 + n + j) * p->b_n]) : 0.0f;
-        }
+        for (int j = 0; j < W; ++j) to[j] = n0 + n + j < N ? FLOAT(B, from[j * p->b_n]) : 0.0f;
       }
     }
 #endif
     BARRIER();
+    FLOATS(W) own[RM];
+    UNROLL for (int r = 0; r < RM; ++r) own[r] = sum[r];
 #pragma unroll 1
-    for (unsigned k = 0; k < KB; ++k) {
-      const FLOATS(W) v = READ_FLOATS(W, bs + k * TN + THREAD_X * W);
+    for (unsigned k = ALONE(0); k < steps; ++k) {
+      const FLOATS(W) v = VECTOR_AT(W, LOCAL, bs + k * TN + THREAD_X * W);
       LOCAL const float* u = as + k * TM + THREAD_Y * RM;
-      UNROLL for (int r = 0; r < RM; ++r) sum[r] = MULTIPLY_ADD(W, u[r], v, sum[r]);
+      UNROLL for (int r = 0; r < RM; ++r) own[r] = u[r] * v + own[r];
     }
+    UNROLL for (int r = 0; r < RM; ++r) sum[r] = own[r];
   }
   const unsigned n = n0 + THREAD_X * W;
-  UNROLL for (int r = 0; r < RM; ++r) {
+  SHORT_CODE for (int r = 0; r < RM; ++r) {
     const unsigned m = m0 + THREAD_Y * RM + r;
     if (m >= M) break;
-    float row[W];
-    UNROLL for (int j = 0; j < W; ++j) row[j] = ((const float*)&sum[r])[j];
-    for (int j = 0; j < W && n + j < N; ++j) {
+    SHORT_CODE for (int j = 0; j < W; ++j) {
+      if (n + j >= N) break;
+      const float value = ((const float*)&sum[r])[j];
       if (p->splits > 1) {
-        parts[(BLOCK_Z * (u64)M + m) * N + n + j] = row[j];
+        parts[(BLOCK_Z * (u64)M + m) * N + n + j] = value;
         continue;
       }
       const unsigned image = quotient(p->c_columns, n + j);
@@ -182,7 +181,7 @@ INLINE void product(GLOBAL const A* a, GLOBAL const B* b, GLOBAL const S* bias, 
                      (n + j - image * p->c_columns.divisor);
       const u64 of_bias = z * p->bias_z + m * p->bias_m + (n + j) * p->bias_n;
       const float more = bias ? FLOAT(S, bias[of_bias]) : 0.0f;
-      c[at] = CAST(C, row[j] + more);
+      c[at] = CAST(C, value + more);
     }
   }
 }

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiles of the product kernel."""
+"""The tile of the product kernel by the kind of device and the size of the product: a table."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from nnl.ext.device.kernels.module import geometry
+
+MANY = 1 << 16
 
 
 class Tile(NamedTuple):
@@ -37,11 +39,12 @@ class Tile(NamedTuple):
         )  # fmt: skip
 
 
-def tile_for(m: int, n: int) -> Tile:
-    """The tile for an m x n product on the device that kernels are laid out for."""
+def tile_for(m: int, n: int, k: int) -> Tile:
+    """The tile for an m x n product of k steps on the device that kernels are laid out for."""
     g = geometry()
     if g.pack > 16:  # a processor: few threads, long vectors
         rows = min(8, m)
-        return Tile(rows, 16, (4, min(8, -(-m // rows))), 64)
+        narrow = n <= 16 and m * k >= MANY  # each width is a kernel to compile
+        return Tile(rows, 16, (1 if narrow else 4, min(8, -(-m // rows))), 64)
     side = 16 if g.threads >= 256 else 8
     return Tile(4, 4, (side, side), 16)
