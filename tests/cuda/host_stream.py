@@ -13,6 +13,13 @@ import numpy as np
 
 from nnl.ext.device.kernels.module import Code, Geometry, Launch
 
+# Threads and blocks in the opposite order. PoCL runs those of a block one after the other, so what
+# is right by their order alone is wrong here; tests/opencl has the same kernels in the usual order.
+BACKWARDS = """
+#define get_local_id(d) (get_local_size(d) - 1 - get_local_id(d))
+#define get_group_id(d) (get_num_groups(d) - 1 - get_group_id(d))
+#define get_global_id(d) (get_global_size(d) - 1 - get_global_id(d))
+"""
 GEOMETRY = Geometry(parameters=1)  # CUDA's, but for what only its structures have room for
 
 
@@ -50,8 +57,8 @@ class HostStream(int):
         code = launch.code
         kernel = self.kernels.get(code)
         if kernel is None:
-            program = cl.Program(self.queue.context, code.source("opencl"))
-            kernel = cl.Kernel(program.build(["-DHAS_DOUBLE"]), code.name)
+            program = cl.Program(self.queue.context, BACKWARDS + code.source("opencl"))
+            kernel = cl.Kernel(program.build(["-DHAS_DOUBLE", "-cl-opt-disable"]), code.name)
             self.kernels[code] = kernel
         for k, a in enumerate(addresses):
             memory = cl.SVM((ctypes.c_char * 1).from_address(a)) if a else None

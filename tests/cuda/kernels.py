@@ -62,11 +62,14 @@ def asked(
         return None if found is None else SETUPS.find(*found, ins, outs)
 
 
+NONSENSE = 0xFF  # NaN in all floating-point types: who reads it shows it
+
+
 def poisoned(shape: tuple[int, ...], dtype: Any, offset: int = 0) -> np.ndarray:
     """An array full of nonsense, `offset` elements behind a multiple of 64 bytes."""
     dtype = np.dtype(dtype)
     n = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    memory = np.full(n + 128 + offset * dtype.itemsize, 0xA7, np.uint8)
+    memory = np.full(n + 128 + offset * dtype.itemsize, NONSENSE, np.uint8)
     start = -memory.ctypes.data % 64 + offset * dtype.itemsize
     return memory[start : start + n].view(dtype).reshape(shape)
 
@@ -75,7 +78,7 @@ def check_surroundings(y: np.ndarray) -> None:
     """Fail if bytes next to an array made by `poisoned` have changed."""
     memory = memory_of(y)
     start = y.ctypes.data - memory.ctypes.data
-    assert (memory[:start] == 0xA7).all() and (memory[start + y.nbytes :] == 0xA7).all(), (
+    assert (memory[:start] == NONSENSE).all() and (memory[start + y.nbytes :] == NONSENSE).all(), (
         "a kernel has written outside of an array"
     )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.opencl.guarded import GuardedMemory
+
 
 @pytest.fixture(scope="session", autouse=True)
 def device():
@@ -14,4 +16,14 @@ def device():
 
     if opencl.missing():
         pytest.skip(f"there is no OpenCL device: {opencl.missing()[0]}")
-    return opencl.device_of(0)
+    found = opencl.device_of(0)
+    old = found.memory
+    found.memory = GuardedMemory(found.cl, found.context, found.queue.raw, old.name, old.limit)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def kernels_stay_in_their_arrays(device):
+    """Fails a test whose kernels have written outside of an array."""
+    yield
+    device.memory.check()

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -84,8 +86,10 @@ class TestMemory:
     def test_without_memory_there_is_an_error_and_all_stays_usable(self, device, monkeypatch):
         x = device.upload(X)
         used = device.memory.used
-        monkeypatch.setattr(device.memory, "limit", used + 4096)
-        with pytest.raises(MemoryError, match=rf"opencl:0: no memory .*; {used} of {used + 4096}"):
+        monkeypatch.setattr(device.memory, "limit", used + (1 << 16))
+        with pytest.raises(
+            MemoryError, match=rf"opencl:0: no memory .*; {used} of {used + (1 << 16)}"
+        ):
             device.empty((1 << 20,), np.float32)
         assert device.memory.used == used
         np.testing.assert_array_equal((x.copy()).get(), X)
@@ -99,12 +103,38 @@ class TestMemory:
             np.testing.assert_array_equal((x + 1).d, X + 1)
 
 
+def test_what_other_threads_do_while_one_records_is_done(device):
+    x, y, z = device.upload(X), device.upload(X), device.upload(X)
+    device.add(z, x)  # compiled before
+
+    def work() -> None:
+        device.add(x, x)
+        other = Thread(target=lambda: device.add(y, device.upload(X)))
+        other.start()
+        other.join()
+
+    replay = device.capture(work, None)
+    np.testing.assert_array_equal(x.get(), X)
+    np.testing.assert_array_equal(y.get(), 2 * X)
+    replay()
+    np.testing.assert_array_equal(x.get(), 2 * X)
+    np.testing.assert_array_equal(y.get(), 2 * X)
+
+
 class TestKernels:
     def launch(self, body: str) -> Launch:
         code = Code("nonsense", "broken(y)", ("f32 y",), body=body)
         found = Launch(code, (1, 1, 1), (1, 1, 1), b"")
         found.op = "tanh"
         return found
+
+    @pytest.mark.parametrize("place", [-1, 6])
+    def test_one_that_leaves_its_array_is_found(self, device, place):
+        y = device.upload(X)
+        body = f"INLINE void broken(GLOBAL f32* y) {{ y[{place}] = 1.0f; }}"
+        self.launch(body).run([y.address], device.stream)
+        with pytest.raises(AssertionError, match=r"outside of arrays of \[24\] bytes"):
+            device.memory.check()
 
     @pytest.mark.filterwarnings("ignore::UserWarning")
     def test_one_that_does_not_compile_says_whose_it_is_and_what_the_device_says(self, device):
@@ -125,6 +155,15 @@ class TestKernels:
         monkeypatch.setattr(device, "cl", SimpleNamespace(Error=device.cl.Error, enqueue_copy=lost))
         with pytest.raises(KernelError, match="has refused a copy: .*DEVICE_NOT_AVAILABLE"):
             y.get()
+
+    def test_without_a_folder_binaries_go_elsewhere(self, device, monkeypatch, tmp_path):
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("NNL_CACHE_DIR", str(tmp_path / "file"))
+        other = OpenClDevice(0, device.raw)
+        assert Path(other.cache_folder).is_dir()
+        x = other.upload(X)
+        other.add(x, x)
+        np.testing.assert_array_equal(x.get(), 2 * X)
 
     def test_a_number_without_float64(self, device):
         """A double of the host as float, from its bits."""

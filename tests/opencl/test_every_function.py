@@ -12,6 +12,16 @@ from tests.test_derived import CASES, Case, each_sample
 REFERENCE = nn.Context(["numpy:float"])
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compiled_quickly(device):
+    """These tests take the time of the compiler, which is a quarter of the usual without passes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device, "options", [*device.options, "-cl-opt-disable"])
+        device.queue.programs.clear()
+        yield
+        device.queue.programs.clear()
+
+
 def forward_and_backward(op, i, ctx):
     """(values, gradients of the inputs) as arrays of numpy."""
     with nn.context_scope(ctx), nn.auto_forward(), np.errstate(all="ignore"):
