@@ -229,7 +229,8 @@ def test_another_way_at_every_position(name: str, context: str, monkeypatch: Any
     use(schedule, monkeypatch)
     exact = context == "numpy:float"
     with nn.context_scope(nn.Context([context])), nn.auto_forward():
-        for at in range(1, Disturbed.LINES + 1):
+        # natively every third position: what is put off and taken back is known from numpy
+        for at in range(1 if exact else 1 + len(name) % 3, Disturbed.LINES + 1, 1 if exact else 3):
             found = Disturbed(counted, DISTURBANCES[name], at).run(11)
             wanted = Disturbed(same if exact else plain, DISTURBANCES[name], at).run(11)
             for i, (a, b) in enumerate(zip(found, wanted, strict=True)):
@@ -239,7 +240,7 @@ def test_another_way_at_every_position(name: str, context: str, monkeypatch: Any
                 for i, (a, b) in enumerate(zip(found, eager, strict=True)):
                     where = f"{name} at {at}, value {i}"
                     np.testing.assert_allclose(a, b, 1e-3, 1e-4, err_msg=where)
-    assert counted.total("speculated") > 30 and counted.total("cancelled") > 0
+    assert counted.total("speculated") > (30 if exact else 10) and counted.total("cancelled") > 0
 
 
 # ---- what has to be copied ----

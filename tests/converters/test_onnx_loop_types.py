@@ -29,7 +29,9 @@ VALUES = {
     TensorProto.DOUBLE: np.array([0.125]),
     TensorProto.UINT8: np.array([1, 2], np.uint8),
 }
-ORDERS = [o for n in (1, 2, 3) for o in list(itertools.permutations(VALUES, n))[:: 1 + 4 * (n > 2)]]
+ORDERS = [
+    o for n in (1, 2, 3) for o in list(itertools.permutations(VALUES, n))[:: 1 + 16 * (n > 2)]
+]
 
 
 def looping(order, rows, bound):

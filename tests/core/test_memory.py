@@ -140,10 +140,10 @@ def test_a_chain_of_20000_functions_runs_and_dies_without_recursion(dynamic):
     assert reference() is None
 
 
-def test_a_million_functions_die_at_once():
+def test_many_functions_die_at_once():
     """Without the garbage collector, in well under a second."""
     y = x = leaf([1])
-    for _ in range(1_000_000):
+    for _ in range(300_000):
         y = F.add_scalar(y, 1.0)
     reference = weakref.ref(x.data)
     gc.disable()
@@ -153,7 +153,7 @@ def test_a_million_functions_die_at_once():
         seconds = time.perf_counter() - start
     finally:
         gc.enable()
-    assert reference() is None and seconds < 2  # 0.2 s seen; the rest is room for a busy machine
+    assert reference() is None and seconds < 1  # 0.06 s seen; the rest is room for a busy machine
 
 
 def test_dynamic_mode_frees_intermediates_that_no_backward_needs():

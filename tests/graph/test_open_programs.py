@@ -46,7 +46,9 @@ def check_sizes(net, open, shapes, tmp_path, ranges=None):
 
 
 # Many more by hand: NNL_OPEN_PROGRAMS=10000 pytest tests/graph/test_open_programs.py -k random
-@pytest.mark.parametrize("block", range(8))
+@pytest.mark.parametrize(
+    "block", [0, 1, *[pytest.param(n, marks=pytest.mark.long) for n in range(2, 8)]]
+)
 def test_random_networks_at_random_sizes(block, tmp_path):
     count = int(os.environ.get("NNL_OPEN_PROGRAMS", 80)) // 8
     for seed in range(block * count, (block + 1) * count):

@@ -148,15 +148,17 @@ def gradients(trunk, first, second, late, clear, flags):
 
 
 @pytest.mark.parametrize("trunk", TRUNKS)
-@pytest.mark.parametrize("late, clear", list(itertools.product([False, True], repeat=2)))
-def test_backward_of_one_output_after_a_clearing_forward_of_another(trunk, late, clear):
-    seconds = ("mean", "sink", "squares", "tanh") if late else ("mean", "sink", "losses")
-    for first in ("itself", "mean", "losses", "squares", "no gradient"):
-        for second in seconds:
-            wanted = gradients(trunk, first, second, True, False, {})
+def test_backward_of_one_output_after_a_clearing_forward_of_another(trunk):
+    firsts = ("itself", "mean", "losses", "squares", "no gradient")
+    for first, second in itertools.product(firsts, ("mean", "sink", "squares", "tanh", "losses")):
+        wanted = gradients(trunk, first, second, True, False, {})
+        for late, clear in itertools.product([False, True], repeat=2):
+            if second in (("losses",) if late else ("squares", "tanh")):
+                continue
             got = gradients(trunk, first, second, late, clear, CLEAR)
+            what = f"{first}, {second}, late {late}, clear {clear}"
             for g, w in zip(got, wanted, strict=True):
-                np.testing.assert_allclose(g, w, rtol=1e-3, atol=1e-3, err_msg=f"{first} {second}")
+                np.testing.assert_allclose(g, w, rtol=1e-3, atol=1e-3, err_msg=what)
 
 
 def test_what_is_computed_again_begins_with_the_state_of_its_forward():

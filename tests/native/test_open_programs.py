@@ -49,7 +49,9 @@ def check_sizes(net, axes, shapes, folder, order=()):
 
 
 # Many more by hand: NNL_OPEN_PROGRAMS=10000 pytest tests/native/test_open_programs.py -k random
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize(
+    "block", [0, *[pytest.param(n, marks=pytest.mark.long) for n in (1, 2, 3)]]
+)
 def test_random_networks_at_random_sizes(block, tmp_path):
     count = int(os.environ.get("NNL_OPEN_PROGRAMS", 60)) // 4
     for seed in range(block * count, (block + 1) * count):
