@@ -120,6 +120,63 @@ def test_writing_in_one_space_makes_the_others_stale(space):
     assert nd.data.tolist() == [1, 1, 1] and space.copies["to"] == 1
 
 
+# Where a value is current: before, an action, after it, and the copies (to the host, from the host)
+# that it takes. "box2" is a second device: what the first one has comes there over the host.
+TRANSITIONS = [
+    ("", "read host", "host", (0, 0)),  # zeros, until something is written
+    ("", "read box", "box", (0, 0)),
+    ("", "write host", "host", (0, 0)),
+    ("", "write box", "box", (0, 0)),
+    ("host", "read host", "host", (0, 0)),
+    ("host", "read box", "host box", (0, 1)),
+    ("host", "write host", "host", (0, 0)),
+    ("host", "write box", "box", (0, 0)),
+    ("host", "touch box", "box", (0, 1)),  # written in place: the old value is there first
+    ("box", "read box", "box", (0, 0)),
+    ("box", "read host", "box host", (1, 0)),
+    ("box", "write host", "host", (0, 0)),
+    ("box", "write box", "box", (0, 0)),
+    ("box", "touch host", "host", (1, 0)),
+    ("box", "read box2", "box box2", (1, 1)),
+    ("box", "write box2", "box2", (0, 0)),
+    ("host box", "read host", "host box", (0, 0)),
+    ("host box", "read box", "host box", (0, 0)),
+    ("host box", "write host", "host", (0, 0)),
+    ("host box", "write box", "box", (0, 0)),
+    ("host box", "touch host", "host", (0, 0)),
+    ("host box", "touch box", "box", (0, 0)),
+    ("host box", "read box2", "host box box2", (0, 1)),
+]
+
+
+@pytest.mark.parametrize("before, action, after, copies", TRANSITIONS)
+def test_transitions_of_memory(space, monkeypatch, before, action, after, copies):
+    monkeypatch.setitem(SPACES, "box2", space)
+
+    def made(where, value):
+        array = np.full(2, value, np.float32)
+        return array if where == "host" else Box(array)
+
+    nd = NdArray(2)
+    for where in before.split():
+        if nd.bufs:
+            nd.read(where)
+        else:
+            nd.write(where, made(where, 1))
+    assert set(nd.bufs) == set(before.split())
+    space.copies = {"to": 0, "from": 0}
+    what, where = action.split()
+    if what == "write":
+        nd.write(where, made(where, 2))
+    else:
+        getattr(nd, what)(where)
+    assert set(nd.bufs) == set(after.split())
+    assert (space.copies["to"], space.copies["from"]) == copies
+    nd.read(where)  # again: there is nothing to copy
+    assert (space.copies["to"], space.copies["from"]) == copies
+    assert nd.data.tolist() == [2 if what == "write" else 1 if before else 0] * 2
+
+
 def test_a_lazy_fill_is_made_in_the_space_that_reads_it(space):
     nd = NdArray(2)
     nd.fill(3)

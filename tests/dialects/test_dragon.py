@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 
 import numpy as np
@@ -111,8 +112,40 @@ def test_one_script_in_three_dialects(workspace, tmp_path):
     assert {"w", "part"} <= {k.split("/")[0] for k in workspace.scope}
 
 
-def test_the_same_model_in_three_dialects(workspace, tmp_path):
-    """tanh(x W): one program each, equal up to names and to where it was written."""
+ALONE = """
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if path is None and top not in sys.stdlib_module_names | {"numpy", "nnl", "nnl_ext"}:
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Refuse())
+import numpy as np
+import nnl.dialects.tensorflow as tf, nnl.dialects.theano as theano
+import nnl.dialects.theano.tensor as T
+
+w, x = theano.shared(np.ones(2, "float32")), T.vector()
+theano.function([x], updates=[(w, w - 0.5 * T.grad((w * x).sum(), w))])([1, 2])
+v = tf.Variable([1.0, 2.0])
+step = tf.train.AdamOptimizer(0.5).minimize(tf.reduce_sum(v * v))
+with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    session.run(step)
+    print(w.get_value().tolist(), session.run(v).round(3).tolist())
+"""
+
+
+def test_training_needs_numpy_and_no_other_library():
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True)
+    assert done.stdout.split("\n")[0] == "[0.5, 0.0] [0.5, 1.5]", done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("bias, passes", [(False, ("prune",)), (True, True)])
+def test_the_same_model_in_three_dialects(workspace, tmp_path, bias, passes):
+    """tanh(x W): one program each, equal up to names and to where it was written. With a bias,
+    which Theano and TensorFlow add to the product, they are equal as they run."""
     import nnl.dialects.caffe as caffe
     import nnl.dialects.tensorflow as tf
     import nnl.dialects.theano as theano
@@ -122,31 +155,33 @@ def test_the_same_model_in_three_dialects(workspace, tmp_path):
         """
         layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 4 dim: 3 } } }
         layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip"
-                inner_product_param { num_output: 2 transpose: true bias_term: false } }
+                inner_product_param { num_output: 2 transpose: true bias_term: BIAS } }
         layer { name: "tanh" type: "TanH" bottom: "ip" top: "y" }
-        """
+        """.replace("BIAS", str(bias).lower())
     )
     net = caffe.Net(str(tmp_path / "one.prototxt"), caffe.TEST)
     rng = np.random.RandomState(1)
-    value, W = (rng.normal(size=s).astype("float32") for s in ((4, 3), (3, 2)))
+    value, W, b = (rng.normal(size=s).astype("float32") for s in ((4, 3), (3, 2), (2,)))
     net.params["ip"][0].data[...] = W
-    x = T.matrix("x")
-    z = T.tanh(T.dot(x, theano.shared(W, "W")))
-    p = tf.placeholder(tf.float32, [None, 3])
-    t = tf.tanh(tf.matmul(p, tf.Variable(W)))
+    x, p = T.matrix("x"), tf.placeholder(tf.float32, [None, 3])
+    z, t = T.dot(x, theano.shared(W, "W")), tf.matmul(p, tf.Variable(W))
+    if bias:
+        net.params["ip"][1].data[...] = b
+        z, t = z + theano.shared(b, "b"), t + tf.Variable(b)
+    z, t = T.tanh(z), tf.tanh(t)
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
     texts, found = [], []
     for given, y in ((net.blobs["x"], net.blobs["y"]), (x, z), (p, t)):
         f = Function([given], [y])
         found.append(f(value)[0])
-        shown = re.sub(r" *#.*", "", f.text(("prune",)))
-        pattern = r"%\d+|^[^\s:=]+(?=:f32)|(?<=, )[\w.\[\]/]+(?=\))"
+        shown = re.sub(r" *#.*", "", f.text(passes))
+        pattern = r"%\d+|^[^\s:=]+(?=:f32)|(?<=, )[\w.\[\]/]+(?=[,)])"
         names = dict.fromkeys(re.findall(pattern, shown, re.M))
         for k, name in enumerate(names):
             shown = re.sub(rf"(?<![\w%]){re.escape(name)}(?!\w)", f"v{k}", shown)
         texts.append(shown)
-    want = np.tanh(value @ W)
+    want = np.tanh(value @ W + b * bias)
     for got in found:
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
     assert texts[0] == texts[1] == texts[2]

@@ -172,6 +172,20 @@ def test_an_operator_alone_and_its_gradient(workspace):
     assert 0 < (g == 0).sum() < 1000
 
 
+@pytest.mark.parametrize("kind", ["float", "double", "half", "bfloat16"])
+@pytest.mark.parametrize("backend", ["cpu", "numpy"])
+def test_an_operator_is_written_once_for_all_types_and_backends(workspace, backend, kind):
+    """A Function has a program for each context that it is called in."""
+    x = Tensor(workspace, "x", (None,))
+    f = Function([x], [(x * x + 0.5).make("tanh", F.tanh)])
+    value = np.linspace(-1, 1, 9, dtype=np.float32)
+    bound = {"float": 1e-6, "double": 1e-6, "half": 2e-3, "bfloat16": 2e-2}[kind]
+    for context in (nn.Context([f"{backend}:{kind}"]), nn.Context(["numpy:float"])):
+        with nn.context_scope(context):
+            np.testing.assert_allclose(f(value)[0], np.tanh(value**2 + 0.5), rtol=bound)
+    assert len(f.plans) == (1 if (backend, kind) == ("numpy", "float") else 2)
+
+
 def test_results_belong_to_the_caller(workspace):
     """Also what depends on no input, which the program has only once."""
     x = Tensor(workspace, "x", (2,))

@@ -15,12 +15,12 @@ from nnl.core.arguments.suggest import did_you_mean
 from nnl.ext.library import Library
 from nnl.graph.passes.fusing.attention import fuse_attention
 from nnl.graph.passes.fusing.attention_packed import pack_attention
+from nnl.graph.passes.fusing.bias import fuse_biases, fuse_product_bias
 from nnl.graph.passes.fusing.convolution import fuse_bias_gradient
 from nnl.graph.passes.fusing.elementwise import fuse_elementwise
 from nnl.graph.passes.fusing.epilogue import fuse_epilogues
 from nnl.graph.passes.fusing.normalization import fuse_normalization
 from nnl.graph.passes.fusing.pooling import fuse_pooling
-from nnl.graph.passes.fusing.product_bias import fuse_product_bias
 from nnl.graph.passes.fusing.quantized import lower_quantized
 from nnl.graph.passes.fusing.reduction import fuse_reductions
 from nnl.graph.passes.fusing.softmax import fuse_softmax
@@ -55,6 +55,7 @@ PASSES: list[Pass] = [
     fuse_attention,
     pack_attention,
     fuse_softmax,
+    fuse_biases,
     fuse_epilogues,
     lower_quantized,
     fuse_product_bias,
