@@ -207,14 +207,14 @@ def test_a_classifier_means_over_the_parts_of_pictures():
     with open("net.prototxt", "w") as file:
         file.write(str(n.to_proto()))
     model = caffe.Classifier(
-        "net.prototxt", "w.caffemodel", (5, 5), np.zeros(3), 0.5, 2, channel_swap=(2, 1, 0)
+        "net.prototxt", "w.caffemodel", (6, 6), np.zeros(3), 0.5, 2, channel_swap=(2, 1, 0)
     )
-    images = [np.random.RandomState(i).rand(5, 5, 3) for i in range(2)]
+    images = [np.random.RandomState(i).rand(6, 6, 3) for i in range(2)]
     for oversample in (True, False):
         rows = (
             caffe.io.oversample(images, (4, 4)).reshape(2, 10, 16, 3)
             if oversample
-            else np.stack(images)[:, None, :4, :4].reshape(2, 1, 16, 3)
+            else np.stack(images)[:, None, 1:5, 1:5].reshape(2, 1, 16, 3)
         )
         want = rows.mean((1, 2))[:, ::-1]
         found = model.predict(images, oversample)
