@@ -96,7 +96,7 @@ def read_weights(
     Raises:
         ValueError: The file is damaged; OSError: it cannot be read.
     """
-    if path.endswith(".h5"):
+    if is_hdf5(path):
         found = _read_hdf5(path)
         into({name: [a.shape for a in arrays] for name, arrays in found.items()})
         return found
@@ -135,6 +135,13 @@ def read_weights(
         read = member.arrays(places, {i: given[k] for i, k in enumerate(owners) if k in given})
         member.wait()
     return {n: [read[a] if isinstance(a, int) else a for a in v] for n, v in found.items()}
+
+
+def is_hdf5(path: str) -> bool:
+    """Whether a file is one of HDF5, by its first bytes; by its name if it is empty."""
+    with open(path, "rb") as file:
+        first = file.read(8)
+    return first == b"\x89HDF\r\n\x1a\n" or (path.endswith(".h5") and not first)
 
 
 def _read_hdf5(path: str) -> dict[str, list[Array]]:
@@ -192,7 +199,7 @@ def write_weights(path: str, net: Any, arrays: Mapping[str, Sequence[Array]]) ->
         ValueError: They take more bytes than a protobuf message may have.
     """
     if path.endswith(".h5"):
-        return _write_hdf5(path, arrays)
+        return write_hdf5(path, arrays)
     size = sum(4 * a.size for v in arrays.values() for a in v)
     if size > MOST:
         raise ValueError(f"{path}: {size} bytes of weights are too many: .caffemodel.h5 holds them")
@@ -211,7 +218,8 @@ def write_weights(path: str, net: Any, arrays: Mapping[str, Sequence[Array]]) ->
     write_whole(path, parts())
 
 
-def _write_hdf5(path: str, arrays: Mapping[str, Sequence[Array]]) -> None:
+def write_hdf5(path: str, arrays: Mapping[str, Sequence[Array]]) -> None:
+    """Write the arrays of layers as Caffe's HDF5 files have them."""
     import h5py
 
     with replacing(path) as temporary, h5py.File(temporary, "w") as file:

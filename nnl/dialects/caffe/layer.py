@@ -193,8 +193,8 @@ class Layer:
         """The next parameter: shared with what has its name in the network, or a new one.
 
         Args:
-            filler: A FillerParameter, or the value of all elements; not learned if the value
-                is None.
+            filler: A FillerParameter, an array of float32, or the value of all elements; not
+                learned if that is None.
             turned: Keep it with its two axes in the other order.
         """
         i, sizes = len(self.blobs), checked(shape, str(self))
@@ -213,7 +213,9 @@ class Layer:
         tensor = Tensor(self.net.workspace, f"{self.net.name}/{named or f'{self.name}/{i}'}", kept)
         p = Parameter(tensor, lr, decay, turned)
         value = self.net.stored(self, i, sizes)
-        if value is None:
+        if value is None and isinstance(filler, np.ndarray):
+            value = filler
+        elif value is None:
             if not learned or isinstance(filler, (int, float)):
                 filler = messages()["FillerParameter"](value=filler or 0.0)
             value = fill(sizes, filler, f"{self}: parameter {i}")

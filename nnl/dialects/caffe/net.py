@@ -12,7 +12,7 @@ import numpy as np
 
 import nnl.functions as F
 from nnl.converters.caffe.messages import included, lines_of, messages
-from nnl.converters.caffe.weights import Shapes, fits, read_net, read_weights, write_weights
+from nnl.converters.caffe.weights import fits, read_net, read_weights
 from nnl.core.arguments.suggest import did_you_mean
 from nnl.core.arrays.array import NdArray
 from nnl.dialects.caffe import layer_types as _layer_types  # noqa: F401  (they note themselves)
@@ -21,13 +21,14 @@ from nnl.dialects.caffe.description import Described
 from nnl.dialects.caffe.graph import Graph
 from nnl.dialects.caffe.layer import KINDS, MANY, Blob, Layer, Parameter
 from nnl.dialects.caffe.layer_types.data import Rows, feed
+from nnl.dialects.caffe.weighted import Weighted
 from nnl.workspace import Function, Operator, Tensor, current
 
 Array = np.ndarray[Any, Any]
 TRAIN, TEST = 0, 1
 
 
-class Net(Described):
+class Net(Described, Weighted):
     """A network, as a prototxt describes it, in the current workspace.
 
     Args:
@@ -363,6 +364,11 @@ class Net(Described):
         last = self._index(start, len(self.layers) - 1, where)
         first = self._index(end, 0, where)
         graph = self._graph(first, last)
+        before = self._latest
+        if before is not None and before is not graph:  # what is there is where a part begins
+            for t in graph.heads:
+                if t in before.values and t not in before.heads:
+                    self.start(t).data = before.values[t].grad.data
         for name, value in tops.items():
             t = self._blob(name, where) and self.ends[name]
             if t not in graph.heads:
@@ -371,7 +377,7 @@ class Net(Described):
             if a.shape != t.sizes:
                 raise ValueError(f"{where}: {name!r} got the shape {a.shape}, wanted {t.shape}")
             self.start(t).data = a
-        if self._latest is not graph or not graph.has_run:
+        if before is not graph or not graph.has_run:
             self._run(first, last, False)
         if graph.total is None:
             raise ValueError(f"{where}: nothing that these layers compute has a gradient")
@@ -433,62 +439,3 @@ class Net(Described):
                 f"{shape[1:]}, a multiple of {shape[0]} of them, and as many labels"
             )
         rows.set([d, t])
-
-    # ---- weights ----
-
-    def copy_from(self, path: str) -> None:
-        """Take the weights of layers that have a name of this network from a .caffemodel.
-
-        Raises:
-            ValueError: The file is damaged, or a shape differs; nothing is changed then.
-        """
-        direct: dict[tuple[str, int], Array] = {}
-
-        def into(shapes: Shapes) -> dict[tuple[str, int], Array]:
-            direct.update(self._places(path, shapes))
-            return {} if path.endswith(".h5") else direct
-
-        for name, arrays in read_weights(path, into).items():
-            for i, (p, a) in enumerate(zip(self.params.get(name, ()), arrays, strict=False)):
-                if a is not direct.get((name, i)):
-                    p.write(a.reshape(p.shape))
-
-    def _places(self, path: str, shapes: Shapes) -> dict[tuple[str, int], Array]:
-        """Parameters that a file can be read into as they are; its shapes are those of layers."""
-        problems, places = [], {}
-        for name in [n for n in self.params if n in shapes]:
-            mine, theirs = self.params[name], shapes[name]
-            if len(theirs) != len(mine):
-                problems.append(f"layer {name!r} has {len(theirs)} parameters, wanted {len(mine)}")
-                continue
-            for i, (p, shape) in enumerate(zip(mine, theirs, strict=True)):
-                if not fits(tuple(shape), p.shape):
-                    problems.append(f"layer {name!r}: parameter {i} is {shape}, wanted {p.shape}")
-                elif (now := p.data).dtype == np.float32 and now.flags.c_contiguous:
-                    places[name, i] = now
-        if problems:
-            raise ValueError(f"{path}: shapes of weights:\n  " + "\n  ".join(problems))
-        return places
-
-    def share_with(self, other: Net) -> None:
-        """Use the memory of another network's parameters, of layers of one name.
-
-        Raises:
-            ValueError: A shape differs; nothing is changed then.
-        """
-        pairs = []
-        for name in [n for n in self.params if n in other.params]:
-            for i, (p, q) in enumerate(zip(self.params[name], other.params[name], strict=False)):
-                if p.shape != q.shape or p.turned != q.turned:
-                    raise ValueError(
-                        f"Net.share_with: layer {name!r}: parameter {i} has the shape {p.shape}, "
-                        f"in the other network {q.shape}"
-                    )
-                pairs.append((p, q))
-        for p, q in pairs:
-            p.variable.data = q.variable.data
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the network with its weights: .caffemodel, or .caffemodel.h5."""
-        arrays = {layer.name: [p.data for p in layer.blobs] for layer in self.layers if layer.blobs}
-        write_weights(os.fspath(path), self.message, arrays)

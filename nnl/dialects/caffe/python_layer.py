@@ -24,9 +24,14 @@ class Layer:
 
     Attributes:
         param_str: What the prototxt says to it.
+        phase: caffe.TRAIN or caffe.TEST.
+        blobs: Its parameters: setup() makes each by blobs.add_blob(*shape) and writes its data;
+            backward() adds to its diff, which begins at 0.
     """
 
     param_str: str = ""
+    phase: int
+    blobs: Blobs
 
     def setup(self, bottom: list[Any], top: list[Any]) -> None:
         """Prepare; nothing unless it is overridden."""
@@ -58,6 +63,14 @@ class _Seen(_Sized):
             self.__init__(sizes)
 
 
+class Blobs(list[Any]):
+    """The parameters of a layer in Python."""
+
+    def add_blob(self, *shape: int) -> None:
+        """One more, of zeros."""
+        self.append(_Seen(checked(shape, "add_blob")))
+
+
 class _Call(PythonFunction):
     """A layer in Python as a function of the engine."""
 
@@ -66,31 +79,32 @@ class _Call(PythonFunction):
         self.user = user
         self.bottom, self.top = [_Seen(s) for s in bottoms], [_Seen(()) for _ in range(tops)]
         user.setup(self.bottom, self.top)
+        self.inputs = [*self.bottom, *user.blobs]
 
     def min_outputs(self) -> int:
         return len(self.top)
 
     def setup_impl(self, inputs: Any, outputs: Any) -> None:
-        for seen, x in zip(self.bottom, inputs, strict=True):
+        for seen, x in zip(self.bottom, inputs, strict=False):
             seen.reshape(*x.shape)
         self.user.reshape(self.bottom, self.top)
         for seen, y in zip(self.top, outputs, strict=True):
             y.reset_shape(seen.shape, True)
 
     def forward_impl(self, inputs: Any, outputs: Any) -> None:
-        for seen, x in zip(self.bottom, inputs, strict=True):
+        for seen, x in zip(self.inputs, inputs, strict=True):
             seen.data[...] = x.d
         self.user.forward(self.bottom, self.top)
         for seen, y in zip(self.top, outputs, strict=True):
             y.d = seen.data
 
     def backward_impl(self, inputs: Any, outputs: Any, propagate_down: Any, accum: Any) -> None:
-        for seen, x in zip(self.bottom, inputs, strict=True):
+        for seen, x in zip(self.inputs, inputs, strict=True):
             seen.data[...], seen.diff[...] = x.d, 0
         for seen, y in zip(self.top, outputs, strict=True):
             seen.data[...], seen.diff[...] = y.d, y.g
-        self.user.backward(self.top, propagate_down, self.bottom)
-        for seen, x, down, add in zip(self.bottom, inputs, propagate_down, accum, strict=True):
+        self.user.backward(self.top, propagate_down[: len(self.bottom)], self.bottom)
+        for seen, x, down, add in zip(self.inputs, inputs, propagate_down, accum, strict=True):
             if down:
                 x.g = x.g + seen.diff if add else seen.diff
 
@@ -113,9 +127,10 @@ def python(layer: Built, *xs: Blob) -> None:
     if not (isinstance(found, type) and issubclass(found, Layer)):
         raise layer.fail(f"{p.module}.{p.layer} is no class derived from caffe.Layer")
     user = found()
-    user.param_str = p.param_str
+    user.param_str, user.phase, user.blobs = p.param_str, layer.net.phase, Blobs()
     n = len(layer.message.top)
     call = _Call(user, [x.sizes for x in xs], n)
+    weights = [layer.weight(seen.shape, seen.data) for seen in user.blobs]
     if not xs:
         user.reshape(call.bottom, call.top)
         for seen in call.top:
@@ -127,5 +142,5 @@ def python(layer: Built, *xs: Blob) -> None:
         return call(*xs)
 
     if n:
-        made = layer.op(all_tops, *xs, count=n)
+        made = layer.op(all_tops, *xs, *weights, count=n)
         layer.tops += made[1:] if n > 1 else []

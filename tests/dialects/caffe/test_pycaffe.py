@@ -248,3 +248,67 @@ def test_the_mode_is_a_context(monkeypatch):
     caffe.set_mode_cpu()
     caffe.set_device(0)
     assert asked == [("cudnn", "1"), ("cudnn", "2")] and nn.get_current_context() is before
+
+
+def test_a_part_goes_back_from_the_gradients_that_are_there():
+    net = caffe.Net(spec().to_proto(), caffe.TRAIN)
+    net.forward()
+    net.blobs["ip"].diff[...] = 1
+    net.backward(start="ip", end="ip")
+    want = net.params["ip"][0].data.sum(0)
+    found = net.blobs["pool1"].diff.reshape(5, -1)
+    np.testing.assert_allclose(found, np.tile(want, (5, 1)), rtol=1e-5, atol=1e-6)
+
+
+def test_weights_in_hdf5_and_files_without_an_ending():
+    net, other = (caffe.Net(spec().to_proto(), caffe.TRAIN) for _ in range(2))
+    net.save_hdf5("weights")
+    other.load_hdf5("weights")
+    net.save("binary")
+    third = caffe.Net(spec().to_proto(), caffe.TRAIN, weights="binary")
+    for name, blobs in net.params.items():
+        for i, p in enumerate(blobs):
+            np.testing.assert_array_equal(other.params[name][i].data, p.data)
+            np.testing.assert_array_equal(third.params[name][i].data, p.data)
+
+
+class Scaled(caffe.Layer):
+    """The bottom times a parameter, which begins at 3 in training and at 4 otherwise."""
+
+    def setup(self, bottom, top):
+        self.blobs.add_blob(1)
+        self.blobs[0].data[...] = 3 if self.phase == caffe.TRAIN else 4
+
+    def reshape(self, bottom, top):
+        top[0].reshape(*bottom[0].data.shape)
+
+    def forward(self, bottom, top):
+        top[0].data[...] = bottom[0].data * self.blobs[0].data[0]
+
+    def backward(self, top, propagate_down, bottom):
+        self.blobs[0].diff[...] += (top[0].diff * bottom[0].data).sum()
+        bottom[0].diff[...] = top[0].diff * self.blobs[0].data[0]
+
+
+def test_a_layer_in_python_has_parameters_that_learn():
+    n = caffe.NetSpec()
+    n.data = L.Input(shape={"dim": [2, 3]})
+    n.y = L.Python(n.data, module=__name__, layer="Scaled", loss_weight=1)
+    net = caffe.Net(n.to_proto(), caffe.TRAIN)
+    x = np.arange(6.0).reshape(2, 3)
+    np.testing.assert_allclose(net.forward(data=x)["y"], 3 * x)
+    net.backward()
+    net.backward()
+    p = net.params["y"][0]
+    assert p.data == 3 and p.diff == 2 * x.sum()
+    p.data[...] = 5
+    net.save("w.caffemodel")
+    np.testing.assert_allclose(net.forward(data=x)["y"], 5 * x)
+    message = n.to_proto()
+    assert caffe.Net(message, caffe.TEST).forward(data=x)["y"][0, 1] == 4
+    assert caffe.Net(message, "w.caffemodel", caffe.TEST).forward(data=x)["y"][0, 1] == 5
+    param = caffe_pb2.SolverParameter(base_lr=0.1, max_iter=1, train_net_param=message)
+    solver = caffe.get_solver(param)
+    solver.net.blobs["data"].data[...] = x
+    solver.step(1)
+    np.testing.assert_allclose(solver.net.params["y"][0].data, 3 - 0.1 * x.sum(), rtol=1e-5)
