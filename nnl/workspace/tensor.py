@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import nnl.functions as F
 from nnl.core.arrays.array import NdArray
 from nnl.core.arrays.spec import Spec
 from nnl.core.differentiation.grad import grad
@@ -376,7 +377,7 @@ def gradients(
     made = Operator(
         outputs[0].workspace,
         "gradients",
-        partial(_gradients, len(outputs), len(inputs)),
+        partial(gradient_values, len(outputs), len(inputs)),
         (*outputs, *inputs, *(starts or ())),
         shapes=[x.sizes for x in inputs],
         dtypes=[x.dtype for x in inputs],
@@ -387,9 +388,16 @@ def gradients(
     return list(made.outputs)
 
 
-def _gradients(outputs: int, inputs: int, *values: Variable) -> list[Variable]:
-    starts = values[outputs + inputs :]
-    return grad(values[:outputs], values[outputs : outputs + inputs], list(starts) or None)
+def gradient_values(outputs: int, inputs: int, *values: Any) -> list[Variable]:
+    """The gradients of so many values with respect to the next ones, begun with those after them.
+
+    A start of another shape is broadcast to that of its output.
+    """
+    every = [v if isinstance(v, Variable) else Variable.from_numpy_array(v) for v in values]
+    ys, xs, starts = every[:outputs], every[outputs : outputs + inputs], every[outputs + inputs :]
+    pairs = zip(starts, ys, strict=bool(starts))
+    starts = [g if g.shape == y.shape else F.broadcast(g, y.shape) for g, y in pairs]
+    return grad(ys, xs, starts or None)
 
 
 def needed(

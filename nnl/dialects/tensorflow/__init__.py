@@ -96,10 +96,7 @@ image = _Names(**_public(_image), **_image.IMAGE)
 summary = _space(_summary, "scalar histogram image merge merge_all FileWriter Summary")
 rnn_cell = _Names(**_cells)
 nn = _Names(**_nn.NN, **_unrolled, log_sigmoid=_table.N.log_sigmoid, rnn_cell=rnn_cell)
-errors = _space(
-    _session,
-    "FailedPreconditionError InvalidArgumentError NotFoundError OpError",
-)
+errors = _space(_session, "FailedPreconditionError InvalidArgumentError NotFoundError OpError")
 math = _Names(**_table.N)
 linalg = _Names(
     **{k: _table.N[k] for k in "norm trace diag_part eye einsum tensordot matmul".split()}

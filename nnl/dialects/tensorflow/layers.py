@@ -16,10 +16,7 @@ from nnl.dialects.tensorflow.graph import (
 )
 from nnl.dialects.tensorflow.initializers import INITIALIZERS
 from nnl.dialects.tensorflow.table import N, cast, tensor
-from nnl.dialects.tensorflow.variables import (
-    get_variable,
-    variable_scope,
-)
+from nnl.dialects.tensorflow.variables import get_variable, variable_scope
 
 
 def _layer(default):

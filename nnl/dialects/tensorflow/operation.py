@@ -86,17 +86,9 @@ class Operation(ws.Operator):
     """
 
     def __init__(
-        self,
-        type,
-        compute,
-        inputs=(),
-        name=None,
-        constant=True,
-        otherwise=None,
-        after=(),
-        cls=Tensor,
-        **options,
-    ):
+        self, type, compute, inputs=(), name=None, constant=True, otherwise=None, after=(),
+        cls=Tensor, **options,
+    ):  # fmt: skip
         graph = self.graph = get_default_graph()
         self.constant = constant
         self._dtypes = options.get("dtypes")
@@ -304,13 +296,7 @@ def _has_tensor(value):
     return isinstance(value, ws.Tensor)
 
 
-def constant(
-    value,
-    dtype=None,
-    shape=None,
-    name="Const",
-    verify_shape=False,
-):
+def constant(value, dtype=None, shape=None, name="Const", verify_shape=False):
     """A tensor that is always the same."""
     held = array_of(value, dtype)
     if shape is not None:

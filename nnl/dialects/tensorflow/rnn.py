@@ -12,10 +12,7 @@ from nnl.dialects.tensorflow.control import flatten, over_rows, packed
 from nnl.dialects.tensorflow.graph import name_scope
 from nnl.dialects.tensorflow.initializers import INITIALIZERS
 from nnl.dialects.tensorflow.table import N, tensor
-from nnl.dialects.tensorflow.variables import (
-    get_variable,
-    variable_scope,
-)
+from nnl.dialects.tensorflow.variables import get_variable, variable_scope
 
 LSTMStateTuple = namedtuple("LSTMStateTuple", ("c", "h"))
 

@@ -10,18 +10,13 @@ import numpy as np
 
 import nnl.functions as F
 from nnl.converters.onnx.values.values import is_var, var
-from nnl.core.differentiation.grad import grad
 from nnl.dialects.tensorflow.control import flatten
 from nnl.dialects.tensorflow.graph import GraphKeys, control_dependencies, get_default_graph
 from nnl.dialects.tensorflow.operation import Operation, convert
 from nnl.dialects.tensorflow.shapes import merged
 from nnl.dialects.tensorflow.table import N, cast, defined, tensor
-from nnl.dialects.tensorflow.variables import (
-    Variable,
-    global_variables,
-    group,
-    trainable_variables,
-)
+from nnl.dialects.tensorflow.variables import Variable, global_variables, group, trainable_variables
+from nnl.workspace.tensor import gradient_values
 
 # Results that no gradient goes through, besides those that are no numbers with fractions.
 _FLAT = {"StopGradient", "Shape", "ZerosLike", "OnesLike", "Floor", "Ceil", "Round", "Rint"}
@@ -56,15 +51,10 @@ def gradients(
         return [None] * len(given)
     starts = [] if grad_ys is None else grad_ys if isinstance(grad_ys, (list, tuple)) else [grad_ys]
     starts = [tensor(g, y.dtype) for g, y in zip(starts, ys, strict=bool(starts))]
-    n, m = len(ys), len(wrt)
-
-    def compute(*values):
-        found = grad(list(values[:n]), list(values[n : n + m]), list(values[n + m :]) or None)
-        return [g if is_var(g) else var(g) for g in found]
-
     made = Operation(
-        "gradients", compute, (*ys, *wrt, *starts), f"{name}/grad", count=m, constant=False,
-        shapes=[x.sizes for x in wrt], dtypes=[x.dtype for x in wrt],
+        "gradients", partial(gradient_values, len(ys), len(wrt)), (*ys, *wrt, *starts),
+        f"{name}/grad", count=len(wrt), constant=False, shapes=[x.sizes for x in wrt],
+        dtypes=[x.dtype for x in wrt],
     )  # fmt: skip
     made.wrt = (*wrt, *stop)
     of = dict(zip(wrt, made.outputs, strict=True))

@@ -10,13 +10,7 @@ import numpy as np
 
 import nnl.functions as F
 import nnl.workspace as ws
-from nnl.converters.onnx.values.values import (
-    dtype_of,
-    is_var,
-    same_rank,
-    tagged,
-    var,
-)
+from nnl.converters.onnx.values.values import dtype_of, is_var, same_rank, tagged, var
 from nnl.dialects.theano.variable import (
     array_of,
     as_dtype,
@@ -29,9 +23,7 @@ from nnl.dialects.theano.variable import (
     promoted,
     sizes_of,
 )
-from nnl.dialects.theano.variable import (
-    cast as _cast,
-)
+from nnl.dialects.theano.variable import cast as _cast
 
 
 def given(x: Any) -> Any:

@@ -85,14 +85,9 @@ def _keep(x: SharedVariable, array: np.ndarray[Any, Any]) -> None:
 
 
 def shared(
-    value: Any,
-    name: str | None = None,
-    strict: bool = False,
-    allow_downcast: bool | None = None,
-    borrow: bool = False,
-    broadcastable: Sequence[bool] | None = None,
-    **more: Any,
-) -> SharedVariable:
+    value: Any, name: str | None = None, strict: bool = False, allow_downcast: bool | None = None,
+    borrow: bool = False, broadcastable: Sequence[bool] | None = None, **more: Any,
+) -> SharedVariable:  # fmt: skip
     """A variable with a value, which is a parameter of nnl under its name, made unique.
 
     Raises:
@@ -230,21 +225,12 @@ def _pairs(given: Any, what: str) -> dict[Any, Any]:
 
 
 def function(
-    inputs: Any = (),
-    outputs: Any = None,
-    mode: Any = None,
-    updates: Any = None,
-    givens: Any = None,
-    no_default_updates: Any = False,
-    accept_inplace: bool = False,
-    name: str | None = None,
-    rebuild_strict: bool = True,
-    allow_input_downcast: bool | None = None,
-    profile: Any = None,
-    on_unused_input: str | None = None,
-    updater: ws.Updater | None = None,
+    inputs: Any = (), outputs: Any = None, mode: Any = None, updates: Any = None,
+    givens: Any = None, no_default_updates: Any = False, accept_inplace: bool = False,
+    name: str | None = None, rebuild_strict: bool = True, allow_input_downcast: bool | None = None,
+    profile: Any = None, on_unused_input: str | None = None, updater: ws.Updater | None = None,
     swaps: Any = None,
-) -> Function:
+) -> Function:  # fmt: skip
     """What computes outputs from inputs and what is shared.
 
     Args:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,8 @@ from nnl.core.differentiation.grad import grad as _grad
 from nnl.core.graph.variable import Variable
 from nnl.dialects.theano import elementwise as E
 from nnl.dialects.theano.elementwise import given
-from nnl.dialects.theano.variable import (
-    Apply,
-    as_tensor_variable,
-    made,
-    sizes_of,
-)
+from nnl.dialects.theano.variable import Apply, as_tensor_variable, made, sizes_of
+from nnl.workspace.tensor import gradient_values
 
 
 class DisconnectedInputError(ValueError):
@@ -118,15 +115,11 @@ def clone(
 
 
 def grad(
-    cost: Any,
-    wrt: Any,
-    consider_constant: Sequence[Any] | None = None,
-    disconnected_inputs: str = "raise",
-    add_names: bool = True,
-    known_grads: Mapping[Any, Any] | None = None,
-    return_disconnected: str = "zero",
+    cost: Any, wrt: Any, consider_constant: Sequence[Any] | None = None,
+    disconnected_inputs: str = "raise", add_names: bool = True,
+    known_grads: Mapping[Any, Any] | None = None, return_disconnected: str = "zero",
     null_gradients: str = "raise",
-) -> Any:
+) -> Any:  # fmt: skip
     """The gradient of a number with respect to variables.
 
     Args:
@@ -173,23 +166,8 @@ def grad(
 
 
 def _gradients(outputs: list[Any], wrt: list[Any], starts: list[Any]) -> list[Any]:
-    n, m = len(outputs), len(wrt)
-
-    def compute(*values: Any) -> list[Any]:
-        values = tuple(map(var, values))
-        ys, xs, gs = values[:n], values[n : n + m], values[n + m :]
-        gs = tuple(
-            [
-                F.broadcast(g, y.shape) if g.shape != y.shape else g
-                for y, g in zip(ys, gs, strict=True)
-            ]
-        )
-        return _grad(list(ys), list(xs), list(gs))
-
-    op = Apply(
-        "gradients", compute, [*outputs, *wrt, *starts], [x.sizes for x in wrt],
-        [x.dtype for x in wrt],
-    )  # fmt: skip
+    compute, given = partial(gradient_values, len(outputs), len(wrt)), [*outputs, *wrt, *starts]
+    op = Apply("gradients", compute, given, [x.sizes for x in wrt], [x.dtype for x in wrt])
     op.wrt = tuple(wrt)
     return list(op.outputs)
 

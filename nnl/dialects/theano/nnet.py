@@ -155,19 +155,11 @@ def _convolution(
 
 
 def conv2d(
-    input: Any,
-    filters: Any,
-    input_shape: Any = None,
-    filter_shape: Any = None,
-    border_mode: Any = "valid",
-    subsample: Any = (1, 1),
-    filter_flip: bool = True,
-    image_shape: Any = None,
-    filter_dilation: Any = (1, 1),
-    num_groups: int = 1,
-    unshared: bool = False,
-    **kwargs: Any,
-) -> Any:
+    input: Any, filters: Any, input_shape: Any = None, filter_shape: Any = None,
+    border_mode: Any = "valid", subsample: Any = (1, 1), filter_flip: bool = True,
+    image_shape: Any = None, filter_dilation: Any = (1, 1), num_groups: int = 1,
+    unshared: bool = False, **kwargs: Any,
+) -> Any:  # fmt: skip
     """Convolution of images (batch, channels, height, width) with filters (out, in, h, w).
 
     Args:
@@ -183,16 +175,10 @@ def conv2d(
 
 
 def conv3d(
-    input: Any,
-    filters: Any,
-    input_shape: Any = None,
-    filter_shape: Any = None,
-    border_mode: Any = "valid",
-    subsample: Any = (1, 1, 1),
-    filter_flip: bool = True,
-    filter_dilation: Any = (1, 1, 1),
-    num_groups: int = 1,
-) -> Any:
+    input: Any, filters: Any, input_shape: Any = None, filter_shape: Any = None,
+    border_mode: Any = "valid", subsample: Any = (1, 1, 1), filter_flip: bool = True,
+    filter_dilation: Any = (1, 1, 1), num_groups: int = 1,
+) -> Any:  # fmt: skip
     """The same in three dimensions."""
     return _convolution(
         "conv3d", input, filters, border_mode, subsample, filter_flip, filter_dilation, num_groups
@@ -200,17 +186,10 @@ def conv3d(
 
 
 def conv2d_transpose(
-    input: Any,
-    filters: Any,
-    output_shape: Any,
-    filter_shape: Any = None,
-    border_mode: Any = "valid",
-    input_dilation: Any = (1, 1),
-    filter_flip: bool = True,
-    filter_dilation: Any = (1, 1),
-    num_groups: int = 1,
-    **kwargs: Any,
-) -> Any:
+    input: Any, filters: Any, output_shape: Any, filter_shape: Any = None,
+    border_mode: Any = "valid", input_dilation: Any = (1, 1), filter_flip: bool = True,
+    filter_dilation: Any = (1, 1), num_groups: int = 1, **kwargs: Any,
+) -> Any:  # fmt: skip
     """What a convolution with these filters sends back to its input.
 
     Args:
@@ -247,17 +226,10 @@ def conv2d_transpose(
 
 
 def conv2d_grad_wrt_inputs(
-    output_grad: Any,
-    filters: Any,
-    input_shape: Any,
-    filter_shape: Any = None,
-    border_mode: Any = "valid",
-    subsample: Any = (1, 1),
-    filter_flip: bool = True,
-    filter_dilation: Any = (1, 1),
-    num_groups: int = 1,
-    **kwargs: Any,
-) -> Any:
+    output_grad: Any, filters: Any, input_shape: Any, filter_shape: Any = None,
+    border_mode: Any = "valid", subsample: Any = (1, 1), filter_flip: bool = True,
+    filter_dilation: Any = (1, 1), num_groups: int = 1, **kwargs: Any,
+) -> Any:  # fmt: skip
     """The gradient of conv2d with respect to its images."""
     return conv2d_transpose(
         output_grad, filters, input_shape, filter_shape, border_mode, subsample, filter_flip,
@@ -324,15 +296,9 @@ def _of_axes(axes: Any, ndim: int) -> tuple[int, ...]:
 
 
 def batch_normalization_train(
-    inputs: Any,
-    gamma: Any,
-    beta: Any,
-    axes: Any = "per-activation",
-    epsilon: float = 1e-4,
-    running_average_factor: float = 0.1,
-    running_mean: Any = None,
-    running_var: Any = None,
-) -> Any:
+    inputs: Any, gamma: Any, beta: Any, axes: Any = "per-activation", epsilon: float = 1e-4,
+    running_average_factor: float = 0.1, running_mean: Any = None, running_var: Any = None,
+) -> Any:  # fmt: skip
     """Batch normalization by the statistics of a batch.
 
     Returns:
@@ -358,14 +324,9 @@ def batch_normalization_train(
 
 
 def batch_normalization_test(
-    inputs: Any,
-    gamma: Any,
-    beta: Any,
-    mean: Any,
-    var: Any,
-    axes: Any = "per-activation",
+    inputs: Any, gamma: Any, beta: Any, mean: Any, var: Any, axes: Any = "per-activation",
     epsilon: float = 1e-4,
-) -> Any:
+) -> Any:  # fmt: skip
     """Batch normalization by given statistics."""
     x = as_tensor_variable(inputs)
     over = _of_axes(axes, x.ndim)

@@ -46,14 +46,9 @@ class RandomStreams:
         return int(self._draws.integers(1, 2**31 - 1))
 
     def _draw(
-        self,
-        type: str,
-        size: Any,
-        ndim: int | None,
-        inputs: list[Any],
-        dtype: Any,
+        self, type: str, size: Any, ndim: int | None, inputs: list[Any], dtype: Any,
         f: Callable[..., Any],
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         values, seed = [given(x) for x in inputs], self._next()
         if size is None or (isinstance(size, (tuple, list)) and not size):
             shape: list[Any] = []

@@ -9,13 +9,7 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.onnx.values.values import (
-    is_var,
-    reshape,
-    shape_of,
-    tagged,
-    var,
-)
+from nnl.converters.onnx.values.values import is_var, reshape, shape_of, tagged, var
 from nnl.dialects.theano.elementwise import (
     abs_,
     add,
@@ -39,9 +33,7 @@ from nnl.dialects.theano.variable import (
     promoted,
     sizes_of,
 )
-from nnl.dialects.theano.variable import (
-    cast as _cast,
-)
+from nnl.dialects.theano.variable import cast as _cast
 
 
 def allclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08) -> Any:

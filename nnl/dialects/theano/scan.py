@@ -15,14 +15,7 @@ from nnl.core.ops.op import OPS
 from nnl.dialects.theano import elementwise as E
 from nnl.dialects.theano.function import OrderedUpdates
 from nnl.dialects.theano.methods import TensorVariable
-from nnl.dialects.theano.variable import (
-    Apply,
-    as_tensor_variable,
-    cast,
-    made,
-    promoted,
-    value_now,
-)
+from nnl.dialects.theano.variable import Apply, as_tensor_variable, cast, made, promoted, value_now
 from nnl.graph import scan as _scan
 from nnl.graph import while_loop
 
@@ -101,20 +94,11 @@ def _returned(result: Any) -> tuple[list[Any], dict[Any, Any], Any]:
 
 
 def scan(
-    fn: Callable[..., Any],
-    sequences: Any = None,
-    outputs_info: Any = None,
-    non_sequences: Any = None,
-    n_steps: Any = None,
-    truncate_gradient: int = -1,
-    go_backwards: bool = False,
-    mode: Any = None,
-    name: str | None = None,
-    profile: Any = False,
-    allow_gc: Any = None,
-    strict: bool = False,
-    return_list: bool = False,
-) -> tuple[Any, OrderedUpdates]:
+    fn: Callable[..., Any], sequences: Any = None, outputs_info: Any = None,
+    non_sequences: Any = None, n_steps: Any = None, truncate_gradient: int = -1,
+    go_backwards: bool = False, mode: Any = None, name: str | None = None, profile: Any = False,
+    allow_gc: Any = None, strict: bool = False, return_list: bool = False,
+) -> tuple[Any, OrderedUpdates]:  # fmt: skip
     """Call a step for each row of sequences.
 
     Args:

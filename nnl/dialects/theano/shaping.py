@@ -11,19 +11,9 @@ import numpy as np
 import nnl.functions as F
 import nnl.workspace as ws
 from nnl.converters.onnx.importing.shape import padded, reshaped
-from nnl.converters.onnx.values.values import (
-    dtype_of,
-    is_var,
-    shape_of,
-    tagged,
-    var,
-)
-from nnl.converters.onnx.values.values import (
-    reshape as _reshape,
-)
-from nnl.converters.onnx.values.values import (
-    transpose as _transpose,
-)
+from nnl.converters.onnx.values.values import dtype_of, is_var, shape_of, tagged, var
+from nnl.converters.onnx.values.values import reshape as _reshape
+from nnl.converters.onnx.values.values import transpose as _transpose
 from nnl.dialects.theano import elementwise as E
 from nnl.dialects.theano.elementwise import given
 from nnl.dialects.theano.indexing import take

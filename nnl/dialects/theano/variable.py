@@ -246,14 +246,9 @@ class Apply(ws.Operator):
     """
 
     def __init__(
-        self,
-        type: str,
-        compute: Callable[..., Any],
-        inputs: Sequence[Any],
-        sizes: Sequence[Sizes],
-        dtypes: Sequence[Any],
-        constant: bool = True,
-    ) -> None:
+        self, type: str, compute: Callable[..., Any], inputs: Sequence[Any], sizes: Sequence[Sizes],
+        dtypes: Sequence[Any], constant: bool = True,
+    ) -> None:  # fmt: skip
         self.constant = constant
         given = [x if isinstance(x, ws.Tensor) else array_of(x) for x in inputs]
         space = next((x.workspace for x in given if isinstance(x, ws.Tensor)), ws.current())
@@ -321,13 +316,9 @@ def handled(name: str, *values: Any, **attributes: Any) -> Any:
 
 
 def made(
-    type: str,
-    compute: Callable[..., Any],
-    inputs: Sequence[Any],
-    sizes: Sequence[Any],
-    dtype: Any,
+    type: str, compute: Callable[..., Any], inputs: Sequence[Any], sizes: Sequence[Any], dtype: Any,
     constant: bool = True,
-) -> Any:
+) -> Any:  # fmt: skip
     """The result of an operator."""
     return Apply(type, compute, inputs, [tuple(sizes)], [dtype], constant).outputs[0]
 

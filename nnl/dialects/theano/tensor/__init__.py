@@ -18,9 +18,7 @@ from nnl.dialects.theano.variable import (
     as_tensor_variable,
     constant,  # noqa: F401
 )
-from nnl.dialects.theano.variable import (
-    config as _config,
-)
+from nnl.dialects.theano.variable import config as _config
 
 _HELPERS = (
     "given",
