@@ -220,7 +220,8 @@ class Function:
     def _replace(self, values: dict[Tensor, Any]) -> None:
         for t, v in self.givens.items():
             if t not in values and (not isinstance(v, Tensor) or v in values):
-                values[t] = values[v] if isinstance(v, Tensor) else np.asarray(v, t.dtype)
+                given = values[v] if isinstance(v, Tensor) else np.asarray(v, t.dtype)
+                values[t] = differentiable(given) if t in self.wrt else given
 
     def _kept(self, t: Tensor) -> Variable:
         parameter = self.workspace.parameter(t.key)

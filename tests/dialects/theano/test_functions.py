@@ -173,6 +173,19 @@ def test_gradients_by_hand():
     assert second.eval({x: [1, 2]}).tolist() == [6, 12]
 
 
+@pytest.mark.parametrize("given", ["array", "shared", "slice", "computed"])
+def test_gradients_with_respect_to_what_is_given(given):
+    """As a map of what a network looks at is computed, of rows of a data set that is shared."""
+    x, i = T.vector("x"), T.lscalar("i")
+    data = theano.shared(np.float32([1, 2]), "data")
+    rows = theano.shared(np.float32([7, 7, 1, 2]), "rows")
+    kinds = {"array": np.float32([1, 2]), "shared": data, "slice": rows[i * 2 : (i + 1) * 2],
+             "computed": data + 0}  # fmt: skip
+    f = theano.function([i], T.grad((x**3).sum(), x), givens={x: kinds[given]},
+                        on_unused_input="ignore")  # fmt: skip
+    assert f(1).tolist() == [3, 12]
+
+
 def test_graphs_can_be_looked_at(capsys):
     x, y = T.vectors("xy")
     z = T.exp(x) + y
