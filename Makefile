@@ -90,10 +90,7 @@ test-numpy: setup
 	NNL_NATIVE=OFF $(PYTEST) -m "not long and not browser" $(ARGS)
 
 # OpenCL on the processor, by PoCL; the kernels that CUDA shares run there too.
-test-opencl: setup
-	@$(PY) -c 'import pyopencl' 2>/dev/null || $(PY) -m pip install $(PIP_FLAGS) 'pyopencl>=2025.1'
-	@$(PY) -c 'from nnl.ext import opencl; import sys; sys.exit(bool(opencl.missing()))' || \
-	  $(PY) -m pip install $(PIP_FLAGS) pocl-binary-distribution==3.0
+test-opencl: setup $(VENV)/.opencl
 	$(PYTEST) -m "not long and not browser" tests/opencl tests/cuda $(ARGS)
 
 interop: setup setup-interop
@@ -231,6 +228,11 @@ $(VENV)/.stamp: pyproject.toml requirements-dev.txt
 $(VENV)/.docs: $(VENV)/.stamp requirements-docs.txt
 	@echo 'Installing what the documentation is built with (once)'
 	@$(PY) -m pip install $(PIP_FLAGS) -r requirements-docs.txt
+	@touch $@
+
+$(VENV)/.opencl: $(VENV)/.stamp requirements-opencl.txt
+	@echo 'Installing pyopencl and PoCL (once)'
+	@$(PY) -m pip install $(PIP_FLAGS) -r requirements-opencl.txt
 	@touch $@
 
 $(TENSORFLOW_VENV)/.stamp: $(VENV)/.stamp requirements-tensorflow.txt
