@@ -280,6 +280,8 @@ def test_docstrings_become_markdown_with_their_order_links_and_code():
     section = reference.section("nnl.functions", "convolution", nn.functions.convolution)
     assert "- `pad`: " in section and "#F.pad" not in section  # an argument, not the function
     assert facts.facts("convolution")["CUDA"] == "yes"  # a graph of cuDNN
+    assert facts.facts("convolution")["OpenCL"] == "yes"
+    assert facts.facts("sort")["OpenCL"] == "on the host"
 
 
 def test_every_function_is_on_the_page_of_a_category():

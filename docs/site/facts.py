@@ -80,6 +80,14 @@ def cuda_kernels() -> frozenset[str]:
     return frozenset({*SETUPS, *BUILDERS})
 
 
+@cache
+def opencl_kernels() -> frozenset[str]:
+    """Names of ops with a kernel of the OpenCL backend."""
+    from nnl.ext.opencl.coverage import covered
+
+    return frozenset(covered())
+
+
 def kernels(op: Op) -> dict[str, bool | None]:
     """Which backends have a kernel of their own for an op; numpy's definition is beside them."""
     native = native_kernels()
@@ -87,6 +95,7 @@ def kernels(op: Op) -> dict[str, bool | None]:
     return {
         "native": None if native is None else elementwise or op.name in native,
         "CUDA": elementwise or op.name in cuda_kernels(),
+        "OpenCL": op.name in opencl_kernels(),
     }
 
 
@@ -96,7 +105,7 @@ def facts(name: str) -> dict[str, str]:
     known = entry(op) if op else None
     onnx = by_name("onnx_export.md").get(name)
     nnb, csrc, tflite = by_name("conversion.md").get(name, ["", "", ""])
-    has = kernels(op) if op else {"native": False, "CUDA": False}
+    has = kernels(op) if op else {"native": False, "CUDA": False, "OpenCL": False}
     return {
         "category": category_of(name),
         "gradient": "yes" if known is None or known["differentiable"] else "no",
@@ -111,6 +120,7 @@ def facts(name: str) -> dict[str, str]:
         "TFLite, TF": tflite,
         "native": "" if has["native"] is None else "yes" if has["native"] else "its parts",
         "CUDA": "yes" if has["CUDA"] else "its parts",
+        "OpenCL": "yes" if has["OpenCL"] else "on the host" if op else "its parts",
     }
 
 

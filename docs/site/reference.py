@@ -226,8 +226,8 @@ def about(name: str) -> Iterator[str]:
         yield f"**Types**: {facts.dtypes(op)}."
     else:
         yield "**Types**: those of the functions that it is made of."
-    fast = [b for b in ("native", "CUDA") if known[b] == "yes"]
-    yield "**Kernels**: " + (f"{' and '.join(fast)}; " if fast else "") + "the definition in numpy."
+    fast = [b for b in ("native", "CUDA", "OpenCL") if known[b] == "yes"]
+    yield "**Kernels**: " + (f"{', '.join(fast)}; " if fast else "") + "the definition in numpy."
     formats = [c for c in ("C++", "C", "NNB", "TFLite, TF") if known[c] in ("yes", "some")]
     yield (
         f"**Gradient**: {known['gradient']}. **.nnp**: {known['NNP']}. **ONNX**: {known['ONNX']}. "
