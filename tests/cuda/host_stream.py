@@ -58,7 +58,7 @@ class HostStream(int):
         kernel = self.kernels.get(code)
         if kernel is None:
             program = cl.Program(self.queue.context, BACKWARDS + code.source("opencl"))
-            # Without its passes PoCL 3.0 compiles in a quarter of the time, but loses what follows a
+            # Without its passes PoCL 3.0 takes a quarter of the time, but loses what follows a
             # barrier in a kernel that may return before it.
             fast = [] if code.index and code.local else ["-cl-opt-disable"]
             kernel = cl.Kernel(program.build(["-DHAS_DOUBLE", *fast]), code.name)
