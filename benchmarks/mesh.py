@@ -4,8 +4,9 @@
     python benchmarks/mesh.py losses memory time bubble checkpoint   # tables on stdout
     python benchmarks/mesh.py jobs --jobs 200    # killed, stopped and slow ranks
 
-losses: 50 steps of ResNet-18, BERT and GPT-2 (small sizes; normalization by fixed statistics, no
-dropout; ResNet in float64) on 2 and 4 ranks; the largest relative difference to one process.
+losses: 50 steps of small networks like ResNet, BERT and GPT-2, with layers in parts and in stages,
+for every combination of data, shard, model and pipe on 2 and 4 ranks; the largest relative
+difference to one process.
 memory: bytes per rank of parameters, gradients and states over those of one process, and with what
 a step takes. time: a step of each level over one of plain data parallelism, in turns. bubble: the
 share of a step in which ranks of a pipeline wait, from steps of two lengths, beside theory.
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -29,42 +31,31 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS, BATCH = 50, 8
-RATES = {"resnet18": 0.005, "bert": 0.02, "gpt2": 0.02}
 SMALL: dict[str, Any] = {"vocabulary": 200, "width": 64, "layers": 2, "heads": 4, "test": True}
 
 
-def network(name: str, batch: int, **sizes: Any) -> tuple[Any, Any, Any]:
-    """(x, target, loss)."""
+def network(batch: int, **sizes: Any) -> tuple[Any, Any, Any]:
+    """(x, target, loss) of GPT-2."""
     import nnl as nn
     import nnl.functions as F
     from nnl import models
 
     nn.seed(1)
-    if name == "resnet18":
-        x, t = nn.Variable((batch, 3, 32, 32)), nn.Variable((batch, 1))
-        y = models.resnet(x, depth=18, num_classes=10, test=True)
-        return x, t, F.mean(F.softmax_cross_entropy(y, t))
-    sizes = SMALL | sizes
     x, t = nn.Variable((batch, 16)), nn.Variable((batch, 16, 1))
-    make = models.gpt2 if name == "gpt2" else models.bert_masked_language_model
-    y = make(x, **sizes)
+    y = models.gpt2(x, **(SMALL | sizes))
     y = F.reshape(y, (-1, y.shape[-1]))
     return x, t, F.mean(F.softmax_cross_entropy(y, F.reshape(t, (-1, 1))))
 
 
-def batches(name: str, steps: int) -> Any:
-    rng = np.random.default_rng(0)
-    if name == "resnet18":
-        pictures = rng.normal(size=(steps, BATCH, 3, 32, 32)).astype(np.float32)
-        return pictures, rng.integers(0, 10, (steps, BATCH, 1))
-    ids = rng.integers(0, SMALL["vocabulary"], (steps, BATCH, 17))
+def batch() -> tuple[Any, Any]:
+    ids = np.random.default_rng(0).integers(0, SMALL["vocabulary"], (BATCH, 17))
     return ids[..., :-1], ids[..., 1:, None]
 
 
 class Training:
     """One network with its solver on a mesh, or alone."""
 
-    def __init__(self, name: str, mesh: Any, level: int, solver: Any, **sizes: Any) -> None:
+    def __init__(self, mesh: Any, level: int, solver: Any, **sizes: Any) -> None:
         import nnl as nn
         import nnl.communicators as C
 
@@ -75,7 +66,7 @@ class Training:
         self.mine = (
             slice(mesh.batch.place * own, (mesh.batch.place + 1) * own) if n > 1 else slice(None)
         )
-        self.x, self.t, self.loss = network(name, own, **sizes)
+        self.x, self.t, self.loss = network(own, **sizes)
         params = nn.get_parameters()
         solver.set_parameters(params)
         self.callback = None
@@ -104,49 +95,145 @@ class Training:
         return kept + grads, kept + session.plans["train"].plan.nbytes
 
 
-def mean(mesh: Any, values: list[float]) -> Any:
-    import nnl as nn
+def layers_of(name: str, over: Any) -> tuple[list[Any], Any]:
+    """The layers of a network over ranks, and its loss."""
+    import nnl.communicators as C
+    import nnl.functions as F
+    import nnl.parametric_functions as PF
 
-    nd = nn.NdArray.from_numpy_array(np.array(values))
-    mesh.comm.all_reduce(nd, division=True)
-    return nd.data
+    if name == "resnet":
+        size = 8
+
+        def residual(k: int) -> Any:
+            def layer(h: Any) -> Any:
+                y = C.convolution(h, size, (3, 3), over, pad=(1, 1), name=f"{k}a")
+                y = C.convolution(F.relu(y), size, (3, 3), over, "in", pad=(1, 1), name=f"{k}b")
+                return F.relu(h + PF.batch_normalization(y, batch_stat=False, name=f"{k}n"))
+
+            return layer
+
+        def first(x: Any) -> Any:
+            return F.relu(PF.convolution(x, size, (3, 3), pad=(1, 1), name="first"))
+
+        def last(h: Any) -> Any:
+            return PF.affine(F.mean(h, axis=(2, 3)), 10, name="last")
+
+        loss = lambda y, t: F.mean(F.softmax_cross_entropy(y, t))  # noqa: E731
+        return [first, *[residual(k) for k in range(4)], last], loss
+
+    words, size, heads, causal = 64, 32, 4, name == "gpt2"
+
+    def norm(h: Any, at: str) -> Any:
+        return PF.layer_normalization(h, batch_axis=(0, 1), name=at)
+
+    def block(k: int) -> Any:
+        def parts(n: Any) -> Any:
+            qkv = C.affine(n, 3 * size, over, groups=3, name=f"{k}qkv")
+            qkv = F.reshape(qkv, (*n.shape[:2], 3, heads // over.size, size // heads))
+            q, key, v = (F.transpose(a, (0, 2, 1, 3)) for a in F.split(qkv, axis=2))
+            a = F.transpose(F.attention(q, key, v, causal=causal), (0, 2, 1, 3))
+            a = F.reshape(a, (*n.shape[:2], size // over.size))
+            return C.affine(a, size, over, split="in", name=f"{k}out")
+
+        def wide(n: Any) -> Any:
+            up = F.gelu(C.affine(n, 4 * size, over, name=f"{k}up"))
+            return C.affine(up, size, over, split="in", name=f"{k}down")
+
+        def layer(h: Any) -> Any:
+            if causal:
+                h = h + parts(norm(h, f"{k}n1"))
+                return h + wide(norm(h, f"{k}n2"))
+            h = norm(h + parts(h), f"{k}n1")
+            return norm(h + wide(h), f"{k}n2")
+
+        return layer
+
+    def embed(x: Any) -> Any:
+        at = PF.get_parameter_or_create("at", (1, x.shape[1], size), np.ones((1, x.shape[1], size)))
+        return C.embed(x, words, size, over, name="words") + at
+
+    def head(h: Any) -> Any:
+        return C.affine(norm(h, "n"), words, over, with_bias=False, name="head")
+
+    loss = lambda y, t: F.mean(C.softmax_cross_entropy(y, t, over))  # noqa: E731
+    return [embed, *[block(k) for k in range(4)], head], loss
+
+
+def train(name: str, mesh: Any, level: int) -> list[float]:
+    """The losses of 50 steps."""
+    import nnl as nn
+    import nnl.communicators as C
+    import nnl.solvers as S
+
+    nn.clear_parameters()
+    nn.seed(1)
+    layers, loss = layers_of(name, mesh.model)
+    n = mesh.pipe.size
+    parts = [in_turn(layers[k * len(layers) // n : (k + 1) * len(layers) // n]) for k in range(n)]
+    rng, b = np.random.default_rng(0), BATCH // mesh.batch.size
+    if name == "resnet":
+        x, t = rng.normal(size=(STEPS, BATCH, 3, 8, 8)), rng.integers(0, 10, (STEPS, BATCH, 1))
+    else:
+        ids = rng.integers(0, 64, (STEPS, BATCH, 9))
+        x, t = ids[..., :-1], ids[..., 1:, None]
+    mine = slice(mesh.batch.place * b, (mesh.batch.place + 1) * b)
+    p = C.Pipeline(mesh, parts, loss, (b, *x.shape[2:]), (b, *t.shape[2:]), 2)
+    solver = S.Momentum(0.02)
+    solver.set_parameters(nn.get_parameters())
+    grads = [v.grad for v in nn.get_parameters().values()]
+    if level:
+        C.shard(solver, mesh, level, outputs=p.outputs)
+    found = []
+    for k in range(STEPS):
+        solver.zero_grad()
+        got = nn.NdArray.from_numpy_array(np.array([p.step(x[k, mine], t[k, mine])]))
+        if level < 2 and mesh.batch.size > 1:
+            mesh.comm.all_reduce(grads, division=True, group=mesh.batch.group)
+        solver.update()
+        mesh.comm.all_reduce(got, division=True)
+        found.append(float(got.data[0]))
+    return found
+
+
+def in_turn(layers: Any) -> Any:
+    def stage(h: Any) -> Any:
+        for layer in layers:
+            h = layer(h)
+        return h
+
+    return stage
 
 
 def losses(mesh_of: Any, n: int) -> None:
-    import nnl as nn
-    import nnl.solvers as S
-
-    meshes = {"shard": n} if n == 2 else {"shard": 4}, {"data": 2, "shard": n // 2}
-    for name in RATES:
-        # ResNet without batch statistics amplifies the rounding of float32 from step to step
-        kind = "cpu:double" if name == "resnet18" else "cpu"
-        nn.set_default_context(nn.Context([kind]))
-        xs, ts = batches(name, STEPS)
-        alone = mesh_of(data=n)
-        one = Training(name, alone, -1, S.Momentum(RATES[name]))
-        want = [one.step(x, t) for x, t in zip(xs, ts, strict=True)]
-        for sizes in [m for m in meshes if m.get("shard", 1) > 1]:
+    names = ("data", "shard", "model", "pipe")
+    meshes: list[dict[str, int]] = [{d: n} for d in names] if n > 1 else [{}]
+    if n == 4:
+        meshes += [{a: 2, b: 2} for a, b in combinations(names, 2)]
+    folder = Path(os.environ["MESH_FOLDER"])
+    for name in ("resnet", "bert", "gpt2"):
+        file = folder / f"{name}.npy"
+        for sizes in meshes:
             mesh = mesh_of(**sizes)
-            for level in (1, 2, 3):
-                run = Training(name, mesh, level, S.Momentum(RATES[name]))
-                got = mean(mesh, [run.step(x, t) for x, t in zip(xs, ts, strict=True)])
-                say(mesh, f"{name:9} {mesh!r:45} level {level}: {worst(got, want):.1e}")
-
-
-def worst(got: Any, want: Any) -> float:
-    return float(np.max(np.abs(np.array(got) - want) / np.abs(want)))
+            for level in (1, 2, 3) if "shard" in sizes else (0,):
+                got = train(name, mesh, level)
+                if not sizes:
+                    np.save(file, got)
+                    say(mesh, f"{name}: {got[0]:.4f} to {got[-1]:.4f}")
+                    continue
+                worst = np.max(np.abs(np.array(got) / np.load(file) - 1))
+                say(mesh, f"{name:7} {sizes!s:24} level {level}: {worst:.1e}")
 
 
 def memory(mesh_of: Any, n: int) -> None:
     import nnl.solvers as S
 
     sizes, mesh = {"width": 256, "layers": 8, "vocabulary": 2000}, mesh_of(shard=n)
-    xs, ts = batches("gpt2", 1)
+    x, t = batch()
     found = {}
     for level in (-1, 1, 2, 3):
-        run = Training("gpt2", mesh, level, S.Adam(), **sizes)
+        run = Training(mesh, level, S.Adam(), **sizes)
         for _ in range(2):  # the first step of a callback is planned otherwise
-            run.step(xs[0], ts[0])
+            run.step(x, t)
         found[level] = run.nbytes()
     for level in (1, 2, 3):
         kept, whole = (a / b for a, b in zip(found[level], found[-1], strict=True))
@@ -161,14 +248,14 @@ def times(mesh_of: Any, n: int) -> None:
 
     mesh = mesh_of(shard=n)
     sizes = {"width": 256, "layers": 4, "vocabulary": 2000}
-    xs, ts = batches("gpt2", 1)
-    runs = {level: Training("gpt2", mesh, level, S.Adam(), **sizes) for level in (0, 1, 2, 3)}
+    x, t = batch()
+    runs = {level: Training(mesh, level, S.Adam(), **sizes) for level in (0, 1, 2, 3)}
     found: dict[int, list[float]] = {level: [] for level in runs}
     for k in range(40):
         for level, run in runs.items():
             mesh.comm.barrier()
             start = time.perf_counter()
-            run.step(xs[0], ts[0])
+            run.step(x, t)
             mesh.comm.barrier()
             if k > 4:
                 found[level].append(time.perf_counter() - start)
@@ -225,8 +312,8 @@ def checkpoint(mesh_of: Any, n: int) -> None:
     import nnl.solvers as S
 
     mesh = mesh_of(shard=n)
-    xs, ts = batches("gpt2", 1)
-    run = Training("gpt2", mesh, 3, S.Adam(), width=256, layers=4, vocabulary=2000)
+    x, t = batch()
+    run = Training(mesh, 3, S.Adam(), width=256, layers=4, vocabulary=2000)
     folder = os.environ["MESH_FOLDER"]
     checkpoints = C.Checkpoints(folder, mesh, run.solver)
     took: dict[bool, list[float]] = {False: [], True: []}
@@ -236,7 +323,7 @@ def checkpoint(mesh_of: Any, n: int) -> None:
             mesh.comm.barrier()
             start = time.perf_counter()
             for i in range(10):
-                run.step(xs[0], ts[0])
+                run.step(x, t)
                 if saves and i == 0:
                     checkpoints.save(r, wait=False)
             mesh.comm.barrier()
@@ -353,21 +440,13 @@ def main() -> int:
     for what in args.what:
         if what == "jobs":
             return int(jobs(args.jobs) > 0)
-        for n in (2, 4) if what in ("losses", "memory") else (2,):
-            print(f"# {what}", flush=True)
-            with tempfile.TemporaryDirectory() as folder:
-                command = [
-                    sys.executable,
-                    "-m",
-                    "nnl.launch",
-                    "-n",
-                    str(n),
-                    __file__,
-                    what,
-                    "--worker",
-                ]
-                environment = {"MESH_FOLDER": folder, "OMP_NUM_THREADS": "1"}
-                subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, **environment})
+        ranks = {"losses": (1, 2, 4), "memory": (2, 4)}.get(what, (2,))
+        with tempfile.TemporaryDirectory() as folder:
+            environment = {**os.environ, "MESH_FOLDER": folder, "OMP_NUM_THREADS": "1"}
+            for n in ranks:
+                print(f"# {what}", flush=True)
+                command = ["-m", "nnl.launch", "-n", str(n), __file__, what, "--worker"]
+                subprocess.run([sys.executable, *command], cwd=ROOT, check=True, env=environment)
     return 0
 
 

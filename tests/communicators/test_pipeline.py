@@ -198,6 +198,32 @@ def test_what_is_wrong_with_a_pipeline_is_said(tmp_path: Path) -> None:
     run(tmp_path, 2, code)
 
 
+def test_stages_exchange_what_the_context_computes_in(tmp_path: Path) -> None:
+    code = """
+    import nnl.parametric_functions as PF
+
+    def stage(name):
+        return lambda h: F.tanh(PF.affine(h, 4, name=name))
+
+    x, t = np.linspace(-1, 1, 16).reshape(4, 4), np.zeros((4, 4))
+    for kind, tolerance in (("float", 1e-6), ("double", 1e-14), ("half", 2e-3), ("bfloat16", 1e-2)):
+        nn.set_default_context(nn.Context(["cpu:" + kind]))
+        nn.clear_parameters()
+        nn.seed(1)
+        h = nn.Variable.from_numpy_array(x)
+        want = F.mean((stage("b")(stage("a")(h)) - nn.Variable.from_numpy_array(t)) ** 2)
+        want.forward()
+        nn.clear_parameters()
+        nn.seed(1)
+        p = C.Pipeline(
+            C.Mesh(pipe=2), [stage("a"), stage("b")], lambda y, t: F.mean((y - t) ** 2),
+            (4, 4), (4, 4), 2,
+        )
+        np.testing.assert_allclose(p.step(x, t), float(want.d), rtol=tolerance)
+    """
+    run(tmp_path, 2, code)
+
+
 def test_a_pipeline_of_one_rank_is_the_network() -> None:
     nn.clear_parameters()
     pipeline = C.Pipeline(

@@ -126,7 +126,7 @@ class Pipeline:
         self.last = len(stages) - 1
         self.schedule = schedule(ranks, place, n, self.chunks)
         self.targets = (target[0] // n, *target[1:])
-        self.shapes: list[tuple[int, ...]] = [(x[0] // n, *x[1:])]  # of each stage's input
+        self.specs = [Variable((x[0] // n, *x[1:])).spec]  # of each stage's input
         self.free: list[list[_Graph]] = [[] for _ in range(self.chunks)]
         self.outputs: list[Variable] = []  # of the graphs that there are
         self._own: dict[Any, Any] = {}  # what one chunk gives to another one of this rank
@@ -141,7 +141,7 @@ class Pipeline:
         for s in range(len(self.stages)):
             known = set(get_parameters(grad_only=False))
             graph = self._graph(s)
-            self.shapes.append(graph.y.shape)
+            self.specs.append(graph.y.spec)
             now = get_parameters(grad_only=False)
             for name in set(now) - known:
                 if name in gone:
@@ -177,7 +177,8 @@ class Pipeline:
     def _graph(self, s: int) -> _Graph:
         """A graph of a stage."""
         with using(auto_forward=False):
-            x = Variable(self.shapes[s], need_grad=s > 0)
+            x = Variable(self.specs[s].shape, need_grad=s > 0)
+            x.data.set_spec(self.specs[s])  # of 16 or 64 bits, by the context
             y, target = self.stages[s](x), None
             if s == self.last:
                 target = Variable(self.targets)
@@ -225,13 +226,13 @@ class Pipeline:
         if s:
             graph.x.data.write(*self._receive(FORWARD, s, k, graph.x))
         else:
-            graph.x.d = _micro(x, k, self.shapes[0][0], "x")
+            graph.x.d = _micro(x, k, self.specs[0].shape[0], "x")
         if graph.target is not None:
             graph.target.d = _micro(target, k, self.targets[0], "target")
         graph.y.forward(clear_no_need_grad=True)
         if s == self.last:
             return float(graph.y.data.read("host"))
-        self._send(FORWARD, s + 1, k, graph.y.data)
+        self._send(FORWARD, s + 1, k, graph.y.data, graph.y)
         return 0.0
 
     def _backward(self, graph: _Graph, s: int, k: int) -> None:
@@ -243,11 +244,11 @@ class Pipeline:
             graph.x.grad.fill(0)
         graph.y.backward(gy, clear_buffer=True)
         if s:
-            self._send(BACKWARD, s - 1, k, graph.x.grad)
+            self._send(BACKWARD, s - 1, k, graph.x.grad, graph.x)
 
-    def _send(self, kind: str, to: int, k: int, array: NdArray) -> None:
+    def _send(self, kind: str, to: int, k: int, array: NdArray, like: Variable) -> None:
         comm, rank = self.over.comm, to % self.over.size
-        buf = array.read(comm.space)
+        buf = array.read(comm.space).astype(like.spec.dtype, copy=False)  # a leaf's is float32
         if rank == self.over.place:
             self._own[kind, to, k] = buf.copy()
             return
