@@ -42,8 +42,9 @@ def open_images(
 
     Args:
         path: A folder of class folders; shards (a folder of .tar or .tfrecord files, one such file,
-            or a pattern as in "train-{000..127}.tar"); a folder of NNabla's cache files; None with
-            engine="synthetic".
+            or a pattern as in "train-{000..127}.tar"; or of an address as in "s3://pictures/*.tar"
+            that fsspec opens, of which copies are kept: nnl[urls]); a folder of NNabla's cache
+            files; None with engine="synthetic".
         batch_size: Number of samples in a batch, all of this rank's.
         size: Height and width of a sample.
         training: Whether samples are random crops, mirrored every other time, in a new order each

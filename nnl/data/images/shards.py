@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ import numpy as np
 from nnl.data.crc32c import masked
 from nnl.data.damage import naming
 from nnl.data.images.sources import PICTURES, Piece, numbered_classes
+from nnl.data.urls import local_files
 
 RECORDS = re.compile(r"\.tfrecords?\b|-\d{5}-of-\d{5}$")
 BLOCK = 512  # bytes of a tar archive that go together
@@ -43,7 +45,8 @@ class Entry(NamedTuple):
 def shard_files(path: str) -> list[str]:
     """The shards that a path names: a folder's, one file, or those of a pattern.
 
-    In a pattern, {000..127} is each number from 000 to 127, and * is anything.
+    In a pattern, {000..127} is each number from 000 to 127, and * is anything. It may be an address
+    as in local_files.
 
     Raises:
         FileNotFoundError: There are none.
@@ -51,7 +54,11 @@ def shard_files(path: str) -> list[str]:
     if os.path.isdir(path):
         names = sorted(n for n in os.listdir(path) if n.endswith(".tar") or RECORDS.search(n))
         return [os.path.join(path, name) for name in names]
-    found = []
+    found: list[str] = []
+    if "://" in path:
+        with ThreadPoolExecutor(8) as pool:
+            fetch = partial(local_files, "open_images")
+            return [file for files in pool.map(fetch, _expanded(path)) for file in files]
     for pattern in _expanded(path):
         files = sorted(glob.glob(pattern)) if "*" in pattern else [pattern]
         if not files or not os.path.isfile(files[0]):

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from nnl.data.urls import local_files
+
 Array = np.ndarray[Any, Any]
 Sample = dict[str, Any]
 
@@ -112,7 +114,7 @@ class Files:
     """The samples of several files, one after the other.
 
     Args:
-        paths: Files, or patterns such as "texts/*.jsonl".
+        paths: Files, patterns such as "texts/*.jsonl", or addresses as in local_files.
     Raises:
         ValueError: There is none, one has another ending or is damaged, or all are empty.
         FileNotFoundError: There is no such file.
@@ -123,7 +125,7 @@ class Files:
         found = [
             name
             for path in map(os.fspath, several)
-            for name in (sorted(glob.glob(path)) or [path])
+            for name in (sorted(glob.glob(path)) or local_files("open_texts", path))
         ]  # fmt: skip
         self.files: list[File] = []
         for name in found:

@@ -182,8 +182,10 @@ def open_texts(
     longer than a row ends with it.
 
     Args:
-        paths: Files or patterns. `.jsonl` has an object in each line; `.parquet` a table, of which
-            pyarrow reads a group of rows at once, and samples of sixteen groups are mixed.
+        paths: Files or patterns, or addresses such as "s3://texts/*.parquet" that fsspec opens, of
+            which copies are kept (nnl[urls]). `.jsonl` has an object in each line; `.parquet` a
+            table, of which pyarrow reads a group of rows at once, and samples of sixteen groups are
+            mixed.
         lesson: What makes tokens of a sample, and says which of them are learned; see
             `Pretrained.lesson`.
         length: Tokens of a row.
