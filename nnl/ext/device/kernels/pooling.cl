@@ -88,7 +88,7 @@ INLINE void pool(GLOBAL const X* x, GLOBAL Y* y, GLOBAL short* arg, const PoolP*
         }
       }
     }
-    if (MODE == AVERAGE || MODE == AVERAGE_WITH_PAD) {
+    if (MODE >= AVERAGE) {
       const float scale = share(axis, s.at[0], s.at[1], s.at[2]);
       UNROLL for (int l = 0; l < V; ++l) best[l] *= scale;
     }

@@ -39,15 +39,6 @@ INLINE int seen(const ProductP* p, int axis, int place, int tap) {
   return i >= 0 && i < (int)p->size[axis] ? i : -1;
 }
 
-INLINE float element_of_a(GLOBAL const A* a, unsigned m, unsigned k, const ProductP* p) {
-#if A_PARTS
-  const unsigned q = quotient(p->a_inner, k);
-  return FLOAT(A, a[m * p->a_m + q * p->a_k + (k - q * p->a_inner.divisor) * p->a_rest]);
-#else
-  return FLOAT(A, a[m * p->a_m + k * p->a_k]);
-#endif
-}
-
 // What tap `k`, a number of (channel, taps), sees at the W places from `n` on, which are numbers of
 // (image, places), written `step` apart; 0 from place `limit` on. Places that go in order through one
 // row of an image are found without dividing again.
@@ -105,15 +96,35 @@ INLINE void product(GLOBAL const A* a, GLOBAL const B* b, GLOBAL const S* bias, 
   for (unsigned k0 = begin; k0 < end; k0 += KB) {
     BARRIER();
     const unsigned steps = least_of(KB, end - k0);
+#if A_ACROSS  // neighbours in a are neighbours along m
 #pragma unroll 1
     for (unsigned e = id; e < KB * TM; e += threads) {
-#if A_ACROSS  // neighbours in a are neighbours along m
       const unsigned k = e / TM, m = e - k * TM;
-#else
-      const unsigned m = e / KB, k = e - m * KB;
-#endif
-      if (k < steps) as[k * TM + m] = m0 + m < M ? element_of_a(a, m0 + m, k0 + k, p) : 0.0f;
+      GLOBAL const A* from = a + (m0 + m) * p->a_m + (k0 + k) * p->a_k;
+      if (k < steps) as[k * TM + m] = m0 + m < M ? FLOAT(A, *from) : 0.0f;
     }
+#else
+#pragma unroll 1
+    for (unsigned e = id; e < KB / W * TM; e += threads) {
+      const unsigned m = e / (KB / W), k = (e - m * (KB / W)) * W;
+      GLOBAL const A* from = a + (m0 + m) * p->a_m;
+#if A_PARTS
+      unsigned q = quotient(p->a_inner, k0 + k), rest = k0 + k - q * p->a_inner.divisor;
+      for (int j = 0; j < W && k + j < steps; ++j) {
+        as[(k + j) * TM + m] = m0 + m < M ? FLOAT(A, from[q * p->a_k + rest * p->a_rest]) : 0.0f;
+        if (++rest == p->a_inner.divisor) rest = 0, ++q;
+      }
+#else
+      from += (k0 + k) * p->a_k;
+      if (m0 + m < M && k + W <= steps) {
+        for (int j = 0; j < W; ++j) as[(k + j) * TM + m] = FLOAT(A, from[j * p->a_k]);
+      } else {
+        for (int j = 0; j < W && k + j < steps; ++j)
+          as[(k + j) * TM + m] = m0 + m < M ? FLOAT(A, from[j * p->a_k]) : 0.0f;
+      }
+#endif
+    }
+#endif
 #if FORM == PATCHES || FORM == SCATTERED
 #pragma unroll 1
     for (unsigned e = id; e < KB * LX; e += threads) {
@@ -135,10 +146,11 @@ INLINE void product(GLOBAL const A* a, GLOBAL const B* b, GLOBAL const S* bias, 
     }
 #elif B_ACROSS  // neighbours in b are neighbours along k
 #pragma unroll 1
-    for (unsigned e = id; e < KB * TN; e += threads) {
-      const unsigned n = e / KB, k = e - n * KB;
-      GLOBAL const B* from = b + (k0 + k) * p->b_k + (n0 + n) * p->b_n;
-      if (k < steps) bs[k * TN + n] = n0 + n < N ? FLOAT(B, *from) : 0.0f;
+    for (unsigned e = id; e < KB / W * TN; e += threads) {
+      const unsigned n = e / (KB / W), k = (e - n * (KB / W)) * W;
+      GLOBAL const B* from = b + (k0 + k) + (n0 + n) * p->b_n;
+      for (int j = 0; j < W && k + j < steps; ++j)
+        bs[(k + j) * TN + n] = n0 + n < N ? FLOAT(B, from[j]) : 0.0f;
     }
 #else
 #pragma unroll 1
@@ -165,23 +177,35 @@ INLINE void product(GLOBAL const A* a, GLOBAL const B* b, GLOBAL const S* bias, 
     }
     UNROLL for (int r = 0; r < RM; ++r) sum[r] = own[r];
   }
-  const unsigned n = n0 + THREAD_X * W;
+  const unsigned n = n0 + THREAD_X * W, image0 = quotient(p->c_columns, n);
+  const bool whole = n + W <= N, in_one = whole && quotient(p->c_columns, n + W - 1) == image0;
   SHORT_CODE for (int r = 0; r < RM; ++r) {
     const unsigned m = m0 + THREAD_Y * RM + r;
     if (m >= M) break;
+    GLOBAL float* part_at = parts + (BLOCK_Z * (u64)M + m) * N + n;
+    const u64 of_c = place_of(ZC, z, p->c_z, 0) + m * (u64)p->c_m;
+    const u64 of_bias = z * p->bias_z + m * p->bias_m;
+    if (p->splits > 1 && whole) {
+      PUT_VECTOR(W, part_at, sum[r]);
+      continue;
+    }
+    if (p->splits == 1 && in_one && !p->bias_n) {
+      const FLOATS(W) y = sum[r] + (bias ? FLOAT(S, bias[of_bias]) : 0.0f);
+      const u64 at = of_c + image0 * (u64)p->c_image + (n - image0 * p->c_columns.divisor);
+      STORE_LANES(W, C, c + at, &y);
+      continue;
+    }
     SHORT_CODE for (int j = 0; j < W; ++j) {
       if (n + j >= N) break;
       const float value = ((const float*)&sum[r])[j];
       if (p->splits > 1) {
-        parts[(BLOCK_Z * (u64)M + m) * N + n + j] = value;
+        part_at[j] = value;
         continue;
       }
       const unsigned image = quotient(p->c_columns, n + j);
-      const u64 at = place_of(ZC, z, p->c_z, 0) + image * (u64)p->c_image + m * (u64)p->c_m +
-                     (n + j - image * p->c_columns.divisor);
-      const u64 of_bias = z * p->bias_z + m * p->bias_m + (n + j) * p->bias_n;
-      const float more = bias ? FLOAT(S, bias[of_bias]) : 0.0f;
-      c[at] = CAST(C, value + more);
+      const float more = bias ? FLOAT(S, bias[of_bias + (n + j) * p->bias_n]) : 0.0f;
+      c[of_c + image * (u64)p->c_image + (n + j - image * p->c_columns.divisor)] =
+          CAST(C, value + more);
     }
   }
 }
