@@ -47,7 +47,7 @@ def test_a_number_for_each_map_of_a_convolution(f, filters, last):
     assert sum(n for op, n in found.items() if op.startswith(f.__name__)) >= 1
 
 
-@pytest.mark.parametrize("shape", [(4, 5), (4, 1), (1, 1)])
+@pytest.mark.parametrize("shape", [(4, 5), (4, 1), (1, 1), (1, 5)])
 def test_what_is_no_row_of_numbers_is_added_afterwards(shape):
     def build():
         x, w, z = leaf(4, 1025), leaf(1025, 5, seed=1), leaf(*shape, seed=2)
