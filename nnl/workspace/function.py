@@ -265,7 +265,8 @@ def _result(v: Any) -> Any:
     """What a program gives: what depends on nothing is an array, made once."""
     if isinstance(v, Variable):
         return _copied(v)
-    return v if v.dtype.kind == "O" else NdArray.from_numpy_array(v)
+    array = np.asarray(v)
+    return array if array.dtype.kind == "O" else NdArray.from_numpy_array(array)
 
 
 class _Unknown(Exception):

@@ -20,7 +20,6 @@ from nnl.core.parameters.parameter import (
     parameter_scope,
     pop_parameter,
     root_scope,
-    scope_in,
     set_parameter,
 )
 from nnl.workspace.tensor import Operator, Tensor, fed
@@ -97,15 +96,8 @@ class Workspace:
 
     def lost(self, tensors: Iterable[Tensor]) -> list[Tensor]:
         """Those of some tensors that nothing makes or keeps."""
-        found, scopes = [], {"": self.scope}
-        for t in tensors:
-            path, _, leaf = t.key.rpartition("/")
-            scope = scopes.get(path)
-            if scope is None:
-                scope = scopes[path] = scope_in(self.scope, path)
-            if t.operator is not None or not isinstance(scope.get(leaf), Variable):
-                found.append(t)
-        return found
+        scope = self.scope
+        return [t for t in tensors if t.operator or parameter_in(scope, t.key) is None]
 
     def keep(self, tensor: Tensor, value: Any, need_grad: bool = True) -> Variable:
         """Keep a value for a tensor from run to run, or go on with what its name has already."""

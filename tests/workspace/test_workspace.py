@@ -190,10 +190,11 @@ def test_results_belong_to_the_caller(workspace):
     """Also what depends on no input, which the program has only once."""
     x = Tensor(workspace, "x", (2,))
     two = Operator(workspace, "two", lambda: np.float32([2, 2]), ()).outputs[0]
-    f = Function([x], [two, x * two])
+    three = Operator(workspace, "three", lambda: 3, ()).outputs[0]
+    f = Function([x], [two, x * two, three])
     for a in f([1, 2]):
-        a[:] = 9
-    assert [a.tolist() for a in f([1, 2])] == [[2, 2], [2, 4]]
+        a[...] = 9
+    assert [a.tolist() for a in f([1, 2])] == [[2, 2], [2, 4], 3]
     assert workspace.fetch(two).tolist() == [2, 2]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from threading import RLock
@@ -253,14 +253,6 @@ def get_parameter(key: str) -> Variable | None:
         (False, None)
     """
     return parameter_in(SCOPE.scope, key)
-
-
-def scope_in(scope: Scope, path: str) -> Mapping[str, Any]:
-    """The scope of this path, relative to a scope; an empty one if there is none."""
-    found: Any = scope
-    for part in _split(path, "scope_in"):
-        found = found.get(part) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else {}
 
 
 def parameter_in(scope: Scope, key: str) -> Variable | None:
