@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
+from nnl.converters.networks.layout import channels_first, channels_last
+from nnl.converters.rules.building import batches, constant
 from nnl.converters.rules.spectra import PIXELS, SPECTRA
-from nnl.core.graph.variable import Variable
 from nnl.core.ops.op import OPS
 from nnl.functions.interpolate import settings, split, taps
 from nnl.functions.pooling import layout
@@ -19,24 +20,9 @@ from nnl.functions.pooling import layout
 Rule = Callable[..., Any]
 
 
-def _constant(a: Any) -> Variable:
-    return Variable.from_numpy_array(np.asarray(a, np.float32))
-
-
 def _again(a: Any, *xs: Any, **changed: Any) -> Any:
     """The same function with other attributes."""
     return a.op(*xs, **{**a.as_dict(), **changed})
-
-
-def _first(x: Any, n: int) -> Any:
-    """Maps, the last axis, before n axes of pixels."""
-    k = x.ndim - n - 1
-    return F.transpose(x, (*range(k), x.ndim - 1, *range(k, x.ndim - 1)))
-
-
-def _last(y: Any, n: int) -> Any:
-    k = y.ndim - n - 1
-    return F.transpose(y, (*range(k), *range(k + 1, y.ndim), k))
 
 
 def _maps_first(a: Any, x: Any, w: Any = None, *rest: Any) -> Any:
@@ -44,8 +30,13 @@ def _maps_first(a: Any, x: Any, w: Any = None, *rest: Any) -> Any:
     if not a.channel_last:
         return None
     n = len(getattr(a, "kernel", None) or a.pad)
-    weights = () if w is None else (_first(w, n), *rest)
-    return _last(_again(a, _first(x, n), *weights, channel_last=False), n)
+
+    def first(v: Any) -> Any:
+        return F.transpose(v, channels_first(v.ndim, v.ndim - n - 1))
+
+    weights = () if w is None else (first(w), *rest)
+    y = _again(a, first(x), *weights, channel_last=False)
+    return F.transpose(y, channels_last(y.ndim, y.ndim - n - 1))
 
 
 def _beside_each_other(a: Any, x: Any) -> Any:
@@ -65,16 +56,12 @@ def _matmul(a: Any, x: Any, y: Any) -> Any:
     """With batches that do not stretch."""
     if min(x.ndim, y.ndim) < 2:
         return None
-    batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    batch, p, q = batches(x, y)
     if math.prod(y.shape[:-2]) == 1 < math.prod(batch) and not a.transpose_a:  # rows of all batches
         rows, w = F.reshape(x, (1, -1, x.shape[-1])), F.reshape(y, (1, *y.shape[-2:]))
         found = _again(a, rows, w)
         return F.reshape(found, (*batch, x.shape[-2], found.shape[-1]))
-
-    def whole(v: Any) -> Any:
-        return v if v.shape[:-2] == batch else F.broadcast(v, (*batch, *v.shape[-2:]))
-
-    return _again(a, whole(x), whole(y))
+    return _again(a, p, q)
 
 
 def _scattered_in_part(a: Any, x: Any, index: Any) -> Any:
@@ -113,7 +100,7 @@ def _average(a: Any, x: Any) -> Any:
     weight = layout(a, x.shape).weight(np, a.including_pad, np.float32)
     weight = weight.reshape((1,) * (x.ndim - weight.ndim) + weight.shape)
     y = F.sum_pooling(x, a.kernel, a.stride, a.ignore_border, a.pad, a.channel_last)
-    return y * (float(weight.flat[0]) if np.ptp(weight) == 0 else _constant(weight))
+    return y * (float(weight.flat[0]) if np.ptp(weight) == 0 else constant(weight))
 
 
 def _interpolated(a: Any, x: Any) -> Any:
@@ -131,8 +118,8 @@ def _weighted(x: Any, axis: int, index: Any, weight: Any) -> Any:
     shape[axis] = len(index)
     total = None
     for i, w in zip(index.T, weight.T, strict=True):
-        part = F.gather(x, _constant(i), axis=axis)
-        part = part if (w == 1).all() else part * _constant(w.reshape(shape))
+        part = F.gather(x, constant(i), axis=axis)
+        part = part if (w == 1).all() else part * constant(w.reshape(shape))
         total = part if total is None else total + part
     return total
 
@@ -141,8 +128,8 @@ def _one_hot(a: Any, x: Any) -> Any:
     """A one, scattered for each row."""
     rows = math.prod(x.shape[:-1])
     at = F.transpose(F.reshape(x, (rows, len(a.shape))), (1, 0))
-    at = F.concatenate(_constant(np.arange(rows)[None]), at, axis=0)
-    y = F.scatter_nd(_constant(np.ones(rows)), at, shape=(rows, *a.shape))
+    at = F.concatenate(constant(np.arange(rows)[None]), at, axis=0)
+    y = F.scatter_nd(constant(np.ones(rows)), at, shape=(rows, *a.shape))
     return F.reshape(y, (*x.shape[:-1], *a.shape))
 
 

@@ -24,6 +24,11 @@ def channels_last(rank: int, base: int = 1) -> Order:
     return (*range(base), *range(base + 1, rank), base)
 
 
+def channels_first(rank: int, base: int = 1) -> Order:
+    """The last axis before those from `base` on."""
+    return (*range(base), rank - 1, *range(base, rank - 1))
+
+
 def permuted(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
     """A shape in another order."""
     return tuple([shape[i] for i in order])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
+from nnl.converters.rules.building import batches, part
 from nnl.core.graph.variable import Variable
 
 
@@ -42,14 +43,13 @@ def _matmul(a: Any, x: Any, y: Any) -> Any:
     """With one axis of batches, of different variables, not transposed."""
     if x.ndim < 2 or y.ndim < 2:
         return None
-    batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    batch, p, q = batches(x, y)
 
     def flat(v: Any, transposed: bool) -> Any:
-        whole = F.broadcast(v, (*batch, *v.shape[-2:])) if v.shape[:-2] != batch else v
-        whole = F.reshape(whole, (math.prod(batch), *v.shape[-2:]))
+        whole = F.reshape(v, (math.prod(batch), *v.shape[-2:]))
         return F.transpose(whole, (0, 2, 1)) if transposed else whole
 
-    z = F.batch_matmul(flat(x, a.transpose_a), flat(y, a.transpose_b))
+    z = F.batch_matmul(flat(p, a.transpose_a), flat(q, a.transpose_b))
     return F.reshape(z, (*batch, *z.shape[1:]))
 
 
@@ -64,8 +64,8 @@ def is_plain(a: Any, shape: Sequence[int]) -> bool:
 def _slice(a: Any, x: Any) -> Any:
     """With limits inside, and steps forward."""
     starts, stops, steps, flipped = [], [], [], []
-    for axis, (part, n) in enumerate(zip(a.region(x.shape), x.shape, strict=True)):
-        found = range(*part.indices(n))
+    for axis, (region, n) in enumerate(zip(a.region(x.shape), x.shape, strict=True)):
+        found = range(*region.indices(n))
         if not found:
             return None
         if found.step < 0:
@@ -84,11 +84,8 @@ def _pad(a: Any, x: Any) -> Any:
         return None
     widths = list(zip(a.pad_width[::2], a.pad_width[1::2], strict=True))
     for axis, (before, after) in enumerate(widths, x.ndim - len(widths)):
-        start, stop = [0] * x.ndim, list(x.shape)
-        stop[axis] = 1
-        first = F.slice(x, tuple(start), tuple(stop), (1,) * x.ndim)
-        start[axis], stop[axis] = x.shape[axis] - 1, x.shape[axis]
-        last = F.slice(x, tuple(start), tuple(stop), (1,) * x.ndim)
+        n = x.shape[axis]
+        first, last = part(x, axis, 0, 1), part(x, axis, n - 1, n)
         if before or after:
             x = F.concatenate(*[first] * before, x, *[last] * after, axis=axis)
     return x

@@ -8,20 +8,12 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.core.graph.variable import Variable
-
-
-def _constant(value: Any) -> Variable:
-    return Variable.from_numpy_array(np.asarray(value, np.float32))
-
-
-def _zeros(x: Any) -> Any:
-    return F.broadcast(_constant(np.zeros((1,) * x.ndim)), x.shape)
+from nnl.converters.rules.building import constant, filled, like, taken
 
 
 def _triangle(a: Any, x: Any) -> Any:
     kept = (np.triu if a.upper else np.tril)(np.ones(x.shape[-2:]), a.k)
-    return F.where(_constant(np.broadcast_to(kept, x.shape)), x, _zeros(x))
+    return F.where(constant(np.broadcast_to(kept, x.shape)), x, filled(x, 0.0))
 
 
 def _grid(a: Any, *xs: Any) -> Any:
@@ -46,8 +38,7 @@ def _from_sources(a: Any, x: Any) -> Any:
         return None
     for axis, source in enumerate(a.sources(np, x.shape)):
         if source is not None:
-            at = Variable.from_numpy_array(np.asarray(source, np.int64))
-            x = F.gather(x, at, axis=axis)
+            x = taken(x, axis, source)
     return F.identity(x)
 
 
@@ -67,7 +58,7 @@ def _cumprod(a: Any, x: Any) -> Any:
     for p in parts[1:]:
         done.append(done[-1] * p)
     if a.exclusive:
-        done = [F.broadcast(_constant(np.ones((1,) * x.ndim)), shape), *done[:-1]]
+        done = [F.broadcast(like(x, 1.0), shape), *done[:-1]]
     if a.reverse:
         done.reverse()
     return F.concatenate(*done, axis=axis) if len(done) > 1 else done[0]
@@ -92,5 +83,5 @@ RULES = {
     "shift": _from_sources,
     "unpooling": _unpooled,
     "cumprod": _cumprod,
-    "eye_like": lambda a, x: _constant(np.eye(x.shape[-2], x.shape[-1], a.k)),
+    "eye_like": lambda a, x: constant(np.eye(x.shape[-2], x.shape[-1], a.k)),
 }

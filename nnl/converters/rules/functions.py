@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
+from nnl.converters.rules.building import part
 from nnl.core.graph.variable import Variable
 from nnl.functions.binary import binarize, binarize_scaled
 
@@ -138,19 +139,12 @@ def _reduced(combine: Callable[[Any, Any], Any]) -> Callable[..., Any]:
         for axis in axes:
             while (n := y.shape[axis]) > 1:
                 half = n // 2
-                pair = combine(_part(y, axis, 0, half), _part(y, axis, half, 2 * half))
-                rest = [_part(y, axis, n - 1, n)] if n % 2 else []
+                pair = combine(part(y, axis, 0, half), part(y, axis, half, 2 * half))
+                rest = [part(y, axis, n - 1, n)] if n % 2 else []
                 y = F.concatenate(pair, *rest, axis=axis) if rest else pair
         return y if a.keep_dims else F.reshape(y, _without(x.shape, axes))
 
     return rule
-
-
-def _part(x: Any, axis: int, start: int, stop: int) -> Any:
-    axis %= x.ndim
-    begins = tuple(start if i == axis else 0 for i in range(x.ndim))
-    ends = tuple(stop if i == axis else n for i, n in enumerate(x.shape))
-    return F.slice(x, start=begins, stop=ends, step=(1,) * x.ndim)
 
 
 def _without(shape: Any, axes: Any) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.core.graph.variable import Variable
+from nnl.converters.rules.building import along, matrix, part
 from nnl.functions.interpolate import settings, taps
 
 
@@ -25,7 +25,7 @@ def _interpolate(a: Any, x: Any) -> Any:
     y = x
     for axis, (size, out) in enumerate(zip(sizes, a.output_size, strict=True), first):
         if size != out or a.mode == "nearest":
-            y = along(y, axis, _matrix(size, *taps(size, out, *settings(a))))
+            y = along(y, axis, matrix(size, *taps(size, out, *settings(a))))
     return F.identity(x) if y is x else y
 
 
@@ -34,7 +34,7 @@ def _onnx_resize(a: Any, x: Any) -> Any:
     for axis, (index, weight, outside) in list(a.axes(x.shape)):
         if a.extrapolation_value and outside.any():
             return None
-        x = along(x, axis, _matrix(x.shape[axis], index, weight))
+        x = along(x, axis, matrix(x.shape[axis], index, weight))
     return F.identity(x)
 
 
@@ -53,7 +53,7 @@ def _fourier(sign: int) -> Any:
         sizes = x.shape[last - a.signal_ndim : last]
         if max(sizes, default=1) > LONGEST_SIGNAL:
             return None
-        re, im = (F.slice(x, *_at(x.shape, last, k), (1,) * x.ndim) for k in (0, 1))
+        re, im = (part(x, last, k, k + 1) for k in (0, 1))
         for axis, n in enumerate(sizes, last - a.signal_ndim):
             angle = 2 * np.pi * (np.outer(np.arange(n), np.arange(n)) % n) / n * sign
             scale = n**-0.5 if a.normalized else 1 / n if sign > 0 else 1.0
@@ -67,31 +67,7 @@ def _fourier(sign: int) -> Any:
     return rule
 
 
-def _at(shape: tuple[int, ...], axis: int, k: int) -> tuple[list[int], list[int]]:
-    """Limits of element k of an axis."""
-    start, stop = [0] * len(shape), list(shape)
-    start[axis], stop[axis] = k, k + 1
-    return start, stop
-
-
 LONGEST_SIGNAL = 512  # along an axis: its matrices have twice the square of that
-
-
-def _matrix(size: int, index: Any, weight: Any) -> Any:
-    """(size, out) of the pixels (out, k) and their weights."""
-    out = len(index)
-    matrix = np.zeros((size, out))
-    np.add.at(matrix, (index, np.arange(out)[:, None]), weight)
-    return matrix
-
-
-def along(x: Any, axis: int, matrix: Any) -> Any:
-    """The product of an axis with a matrix (size, out)."""
-    order = [k for k in range(x.ndim) if k != axis] + [axis]
-    w = Variable.from_numpy_array(np.ascontiguousarray(matrix, np.float32))
-    last = axis == x.ndim - 1
-    y = F.affine(x if last else F.transpose(x, order), w, base_axis=x.ndim - 1)
-    return y if last else F.transpose(y, [order.index(k) for k in range(x.ndim)])
 
 
 RULES = {

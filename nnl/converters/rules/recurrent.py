@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
+from nnl.converters.rules.building import part
 from nnl.core.graph.variable import Variable
 
 
@@ -52,12 +53,13 @@ def _direction(kind: str, x: Any, h: Any, c: Any, w: Any, b: Any, backward: bool
     (steps, _, inputs), size = x.shape, h.shape[1]
     rows = w.size // (inputs + size)  # G H
     weight = F.transpose(F.reshape(w, (rows, inputs + size)), (1, 0))
-    wx, wh = _rows(weight, 0, inputs), _rows(weight, inputs, inputs + size)
+    wx, wh = part(weight, 0, 0, inputs), part(weight, 0, inputs, inputs + size)
     b = None if b is None else F.reshape(b, (b.size,))
     of_state = None
     if kind == "gru" and b is not None:  # the state's part of n has a bias of its own
         zeros = Variable.from_numpy_array(np.zeros(2 * size, np.float32))
-        b, of_state = _rows(b, 0, rows), F.concatenate(zeros, _rows(b, rows, rows + size), axis=0)
+        of_state = F.concatenate(zeros, part(b, 0, rows, rows + size), axis=0)
+        b = part(b, 0, 0, rows)
     pre = F.affine(x, wx, b, base_axis=2)
     ys: list[Any] = [None] * steps
     for t in reversed(range(steps)) if backward else range(steps):
@@ -83,15 +85,9 @@ def _item(x: Any, *index: int) -> Any:
     return F.reshape(F.slice(x, (*index, *(0 for _ in rest)), stop, (1,) * x.ndim), rest)
 
 
-def _rows(x: Any, start: int, stop: int) -> Any:
-    rest = x.shape[1:]
-    return F.slice(x, (start, *(0 for _ in rest)), (stop, *rest), (1,) * x.ndim)
-
-
 def _gates(x: Any, size: int) -> list[Any]:
     """The parts (B, H) of (B, G H)."""
-    batch, rows = x.shape
-    return [F.slice(x, (0, k), (batch, k + size), (1, 1)) for k in range(0, rows, size)]
+    return [part(x, 1, k, k + size) for k in range(0, x.shape[1], size)]
 
 
 RULES = {"lstm": _lstm, "gru": _gru, "rnn": _rnn}

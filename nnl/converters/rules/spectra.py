@@ -8,33 +8,15 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.core.graph.variable import Variable
+from nnl.converters.rules.building import constant, filled, part, taken
 from nnl.core.ops.op import OPS
-
-
-def constant(value: Any) -> Variable:
-    return Variable.from_numpy_array(np.asarray(value, np.float32))
-
-
-def like(x: Any, value: float) -> Variable:
-    """A number with the rank of x."""
-    return constant(np.full((1,) * x.ndim, value))
-
-
-def filled(x: Any, value: float) -> Any:
-    return F.broadcast(like(x, value), x.shape)
-
-
-def taken(x: Any, axis: int, index: Any) -> Any:
-    """Elements of an axis at constant places."""
-    return F.gather(x, Variable.from_numpy_array(np.asarray(index, np.int64)), axis=axis)
 
 
 def _spectra(a: Any, x: Any) -> Any:
     """A convolution with windowed waves."""
     waves, count = _waves(a), a.frame_count(x.shape[1])
     if a.inverse:
-        x = F.slice(x, (0, 0), (x.shape[0], a.covered(count)), (1, 1))
+        x = part(x, 1, 0, a.covered(count))
         x = x * constant(a.sample_weight(np, count, np.float32)[None])
         waves = waves * np.tile(
             a.frequency_weight(np, 2 / a.fft_size, 1 / a.fft_size, float), (2, 1)

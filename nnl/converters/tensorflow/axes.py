@@ -14,17 +14,8 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
+from nnl.converters.networks.layout import channels_first, channels_last
 from nnl.converters.onnx.values.values import dtype_of, is_var, shape_of, tagged, var
-
-
-def channels_first(rank: int) -> tuple[int, ...]:
-    """For transposing (N, ..., C) to (N, C, ...)."""
-    return (0, rank - 1, *range(1, rank - 1))
-
-
-def channels_last(rank: int) -> tuple[int, ...]:
-    """For transposing (N, C, ...) to (N, ..., C)."""
-    return (0, *range(2, rank), 1)
 
 
 class Axes:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
+from nnl.converters.networks.windows import full_sizes, reach, same_padding
 from nnl.converters.onnx.importing.resizing import along, resized
 from nnl.converters.onnx.values.values import (
     dtype_of,
@@ -113,16 +114,13 @@ def deconv(ctx: Any, node: Any, sizes: Any, w: Any, y: Any) -> Any:
         wanted = wanted[2:] if _is_first(node) else wanted[1:-1]
     weight = _weight(ctx, node, w, (rank - 1, rank - 2, *range(rank - 2)))
     call = {**_sliding(node, rank), "group": 1}
-    kernel = zip(weight.shape[2:], call["dilations"], strict=True)
-    reach = [(k - 1) * d + 1 for k, d in kernel]
+    span = reach(weight.shape[2:], call["dilations"])
     if call["auto_pad"] == "SAME_UPPER":
-        steps = zip(wanted, call["strides"], reach, strict=True)
-        total = [max(0, (-(-n // s) - 1) * s + r - n) for n, s, r in steps]
-        before = [t // 2 for t in total]
+        before, _ = same_padding(wanted, span, call["strides"])
     else:
-        before = list(call.get("pads", (0,) * (rank - 2)))[: rank - 2]
+        before = tuple(call.get("pads", (0,) * (rank - 2)))[: rank - 2]
     inner = shape_of(y)[2:] if _is_first(node) else shape_of(y)[1:-1]
-    full = [(m - 1) * s + r for m, s, r in zip(inner, call["strides"], reach, strict=True)]
+    full = full_sizes(inner, span, call["strides"])
     after = [f - b - n for f, b, n in zip(full, before, wanted, strict=True)]
     call |= {
         "auto_pad": "NOTSET",

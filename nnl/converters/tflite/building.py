@@ -255,14 +255,14 @@ def _moved(x: Variable, axes: Sequence[int]) -> Variable:
     return x if list(axes) == list(range(len(axes))) else F.transpose(x, axes)
 
 
-def _clipped(x: Any, low: float, high: float) -> Any:
+def clipped(x: Any, low: float, high: float) -> Any:
     return F.minimum_scalar(F.maximum_scalar(x, low), high)
 
 
 ACTIVATION: dict[str, Callable[[Any], Any]] = {
     "RELU": F.relu,
-    "RELU_N1_TO_1": lambda x: _clipped(x, -1.0, 1.0),
-    "RELU_0_TO_1": lambda x: _clipped(x, 0.0, 1.0),
+    "RELU_N1_TO_1": lambda x: clipped(x, -1.0, 1.0),
+    "RELU_0_TO_1": lambda x: clipped(x, 0.0, 1.0),
     "RELU6": F.relu6,
     "TANH": F.tanh,
     "SIGN_BIT": lambda x: F.less_scalar(x, 0.0),

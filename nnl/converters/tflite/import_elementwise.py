@@ -17,6 +17,7 @@ from nnl.converters.tflite.building import (
     Complex,
     Value,
     check_size,
+    clipped,
     computed,
     reads,
 )
@@ -170,13 +171,9 @@ def _fake_quant(b: Builder, v: Value) -> Value:
     scale = (high - low) / (last - first)
     zero = min(max(math.floor(first - low / scale + 0.5), first), last)
     x = b.held(v, v.order)
-    x = _clipped(x, (first - zero) * scale, (last - zero) * scale)
+    x = clipped(x, (first - zero) * scale, (last - zero) * scale)
     steps = F.floor((x - (first - zero) * scale) * (1 / scale) + 0.5)
     return Value(steps * scale + (first - zero) * scale, v.order)
-
-
-def _clipped(x: Any, low: float, high: float) -> Any:
-    return F.minimum_scalar(F.maximum_scalar(x, low), high)
 
 
 @reads("BUCKETIZE")

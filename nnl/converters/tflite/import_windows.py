@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.networks.layout import Order
+from nnl.converters.networks.layout import Order, channels_first
+from nnl.converters.networks.windows import full_sizes, reach, same_padding
 from nnl.converters.tflite.building import Builder, Value, check_size, computed, reads
 from nnl.converters.tflite.flatbuffer import Damaged
 from nnl.converters.tflite.schema import SAME, VALID
 from nnl.core.graph.variable import Variable
 
-IMAGE: Order = (0, 3, 1, 2)  # (N, C, H, W) of (N, H, W, C)
-VOLUME: Order = (0, 4, 1, 2, 3)
+IMAGE, VOLUME = channels_first(4), channels_first(5)  # (N, C, H, W) of (N, H, W, C)
 LOWEST = -3.4028235e38
 MAX_WINDOW = 2**16  # pixels
 
@@ -36,17 +36,14 @@ def _image(b: Builder, v: Value, order: Order = IMAGE) -> Variable:
 
 
 def _pads(
-    b: Builder, sizes: Sequence[int], reach: Sequence[int], stride: Sequence[int]
+    b: Builder, sizes: Sequence[int], span: Sequence[int], stride: Sequence[int]
 ) -> tuple[list[int], list[int]]:
     """Pixels before and after that the operator's padding adds."""
     n = len(sizes)
     if b.op.options["padding"] != SAME:
         return [0] * n, [0] * n
-    total = [
-        max((-(-s // t) - 1) * t + r - s, 0) for s, r, t in zip(sizes, reach, stride, strict=True)
-    ]
-    before = [t // 2 for t in total]
-    return before, [t - p for t, p in zip(total, before, strict=True)]
+    before, after = same_padding(sizes, span, stride)
+    return list(before), list(after)
 
 
 def padded(x: Any, before: Sequence[int], after: Sequence[int], value: float = 0.0) -> Any:
@@ -76,9 +73,9 @@ def _convolution(b: Builder, v: Value, w: Value, bias: Value | None = None) -> V
     channels = x.shape[1]
     if not inner or channels % inner:
         raise Damaged(f"it has {channels} channels, its weights {list(w.shape)}")
-    reach = [(k - 1) * d + 1 for k, d in zip(weights.shape[2:], dilation, strict=True)]
-    before, after = _pads(b, x.shape[2:], reach, stride)
-    if not any((*before, *after)) and reach == list(x.shape[2:]) == list(weights.shape[2:]):
+    span = reach(weights.shape[2:], dilation)
+    before, after = _pads(b, x.shape[2:], span, stride)
+    if not any((*before, *after)) and span == x.shape[2:] == weights.shape[2:]:
         whole = _of_one_window(b, v, w, bias)
         if whole is not None:
             return b.activated(whole)
@@ -114,7 +111,7 @@ def _deconvolution(b: Builder, size: Value, w: Value, v: Value, bias: Value | No
     weights = b.held(w, (4, 3, 0, 1, 2) if axes == "dhw" else (3, 0, 1, 2))
     stride = _numbers(b, "stride", axes)
     check_size(out)
-    full = [(n - 1) * s + k for n, s, k in zip(x.shape[2:], stride, weights.shape[2:], strict=True)]
+    full = full_sizes(x.shape[2:], weights.shape[2:], stride)
     total = [f - o for f, o in zip(full, out[1:-1], strict=True)]
     same = b.op.options["padding"] == SAME
     before = [max(t, 0) // 2 if same else 0 for t in total]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.rules.linear_maps import along
-from nnl.converters.rules.spectra import PIXELS, SPECTRA, constant, filled, like, taken
+from nnl.converters.rules.building import along, batches, constant, filled, like, matrix, taken
+from nnl.converters.rules.spectra import PIXELS, SPECTRA
 from nnl.core.graph.variable import Variable
 from nnl.core.ops.op import OPS
 from nnl.functions.interpolate import settings, taps
@@ -61,9 +61,7 @@ def _interpolate(a: Any, x: Any) -> Any:
         if index.shape[1] == 1:
             x = taken(x, axis, index[:, 0])
             continue
-        matrix = np.zeros((n, out), np.float32)
-        np.add.at(matrix, (index, np.arange(out)[:, None]), weight)
-        x = along(x, axis, matrix)
+        x = along(x, axis, matrix(n, index, weight))
     return x
 
 
@@ -71,14 +69,8 @@ def _matmul(a: Any, x: Any, y: Any) -> Any:
     """With the axes of batches broadcast, as one."""
     if x.ndim < 3 and y.ndim < 3:
         return None
-    batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
-    p, q = (
-        F.reshape(
-            v if v.shape[:-2] == batch else F.broadcast(v, (*batch, *v.shape[-2:])),
-            (math.prod(batch), *v.shape[-2:]),
-        )
-        for v in (x, y)
-    )
+    batch, *both = batches(x, y)
+    p, q = (F.reshape(v, (math.prod(batch), *v.shape[-2:])) for v in both)
     z = F.batch_matmul(p, q, a.transpose_a, a.transpose_b)
     return F.reshape(z, (*batch, *z.shape[1:]))
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nnl.converters.networks.layout import channels_last, plain
+from nnl.converters.networks.windows import full_sizes, reach
 from nnl.converters.tflite.graph import FLOAT, Graph, Laid, Refused, Tensor, says
 from nnl.converters.tflite.schema import SAME, VALID
 from nnl.core.graph.node import Node
@@ -18,12 +19,8 @@ from nnl.functions.pooling import layout
 LOWEST = -3.4028235e38
 
 
-def images(g: Graph, x: Laid, spatial: int, maps_last: bool, batch: int | None = None) -> Laid:
-    """A value as (N, C, *spatial) or (N, *spatial, C), signals as images of height 1.
-
-    Args:
-        batch: Number of axes before the maps; all but one if left out.
-    """
+def images(g: Graph, x: Laid, spatial: int, maps_last: bool) -> Tensor:
+    """A value of maps and spatial axes as (N, *spatial, C), signals as images of height 1."""
     shape = x.shape
     lead = x.rank - spatial - 1
     if lead < 0:
@@ -32,12 +29,9 @@ def images(g: Graph, x: Laid, spatial: int, maps_last: bool, batch: int | None =
         if x.order != plain(x.rank):
             x = Laid(g.plain(x), plain(x.rank))
         sizes = shape[lead:-1] if spatial else ()
-        full = (math.prod(shape[:lead]), *_pixels(sizes), shape[-1])
-        last = Laid(g.reshaped(x.tensor, full), plain(len(full)))
-        rank = len(full)
-        return Laid(last.tensor, channels_last(rank))
+        return g.reshaped(x.tensor, (math.prod(shape[:lead]), *_pixels(sizes), shape[-1]))
     full = (math.prod(shape[:lead]), shape[lead], *_pixels(shape[lead + 1 :]))
-    return g.reshape(x, full)
+    return g.held(g.reshape(x, full), channels_last(len(full)))
 
 
 def _pixels(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -61,7 +55,7 @@ def padding(
     g: Graph,
     t: Tensor,
     outs: Sequence[int],
-    reach: Sequence[int],
+    span: Sequence[int],
     stride: Sequence[int],
     pad: Sequence[int],
     fill: float = 0.0,
@@ -73,15 +67,15 @@ def padding(
 
     Args:
         outs: Numbers of windows.
-        reach: Pixels that a window spans.
+        span: Pixels that a window spans.
         pad: Pixels before.
         partial: Whether the last window may reach beyond the padding.
     """
     sizes = t.shape[1:-1]
-    needed = [(o - 1) * s + r - n for o, s, r, n in zip(outs, stride, reach, sizes, strict=True)]
+    needed = [(o - 1) * s + r - n for o, s, r, n in zip(outs, stride, span, sizes, strict=True)]
     after = [max(0, n - p) for n, p in zip(needed, pad, strict=True)]
     if not g.sizes_stay:
-        after = [r - 1 if partial else p for p, r in zip(pad, reach, strict=True)]
+        after = [r - 1 if partial else p for p, r in zip(pad, span, strict=True)]
     if not any(pad) and not any(after):
         return t, VALID
     if (g.sizes_stay or max(stride) == 1) and all(
@@ -119,9 +113,8 @@ def _convolution(g: Graph, node: Node, x: Laid, w: Laid, b: Laid | None) -> Laid
         raise Refused(f"it has {n} spatial axes, wanted at most 3")
     if a.channel_last and w.tensor.value is None and n != 2:
         raise Refused("its maps are last, and its weights are computed")
-    image = images(g, x, n, a.channel_last)
-    rank = image.rank
-    t = g.held(image, channels_last(rank))
+    t = images(g, x, n, a.channel_last)
+    rank = len(t.shape)
     maps, inner = w.shape[0], w.shape[-1 if a.channel_last else 1]
     kernel = w.shape[1:-1] if a.channel_last else w.shape[2:]
     first = (maps, *_pixels(kernel), inner) if a.channel_last else (maps, inner, *_pixels(kernel))
@@ -130,50 +123,24 @@ def _convolution(g: Graph, node: Node, x: Laid, w: Laid, b: Laid | None) -> Laid
         weights = Laid(g.plain(weights), channels_last(rank))
     stride, dilation = _pair(a.stride, 1), _pair(a.dilation, 1)
     size = weights.shape[2:]
-    reach = [(k - 1) * d + 1 for k, d in zip(size, dilation, strict=True)]
+    span = reach(size, dilation)
     out = node.out_specs[0].shape
     outs = _pixels(out[-n - 1 : -1] if a.channel_last else out[-n:])
-    t, how = padding(g, t, outs, reach, stride, _pair(a.pad, 0))
+    t, how = padding(g, t, outs, span, stride, _pair(a.pad, 0))
     bias = g.constant(np.zeros(maps, np.float32)) if b is None else g.plain(b)
-    shape = (t.shape[0], *outs, maps)
-    options = dict(zip(("stride_d", "stride_h", "stride_w")[-len(outs) :], stride, strict=True))
-    options |= dict(
-        zip(("dilation_d", "dilation_h", "dilation_w")[-len(outs) :], dilation, strict=True)
-    )
+    options = {"shape": (t.shape[0], *outs, maps), "padding": how}
+    for axis, s, d in zip("dhw"[-len(outs) :], stride, dilation, strict=True):
+        options |= {f"stride_{axis}": s, f"dilation_{axis}": d}
     if n == 3:
         if a.group != 1:
             raise Refused("it has groups, and three spatial axes")
-        y = g.op(
-            "CONV_3D",
-            t,
-            g.held(weights, (2, 3, 4, 1, 0)),
-            bias,
-            shape=shape,
-            padding=how,
-            **options,
-        )
+        name, order = "CONV_3D", (2, 3, 4, 1, 0)
     elif a.group > 1 and inner == 1:
-        depth = g.held(weights, (1, 2, 3, 0))
-        y = g.op(
-            "DEPTHWISE_CONV_2D",
-            t,
-            depth,
-            bias,
-            shape=shape,
-            padding=how,
-            depth_multiplier=maps // a.group,
-            **options,
-        )
+        name, order = "DEPTHWISE_CONV_2D", (1, 2, 3, 0)
+        options["depth_multiplier"] = maps // a.group
     else:
-        y = g.op(
-            "CONV_2D",
-            t,
-            g.held(weights, channels_last(4)),
-            bias,
-            shape=shape,
-            padding=how,
-            **options,
-        )
+        name, order = "CONV_2D", channels_last(4)
+    y = g.op(name, t, g.held(weights, order), bias, **options)
     return _result(g, y, node, a.channel_last)
 
 
@@ -184,8 +151,7 @@ def _deconvolution(g: Graph, node: Node, x: Laid, w: Laid, b: Laid | None) -> La
     n = len(a.pad)
     if n > 2:
         raise Refused(f"it has {n} spatial axes, wanted at most 2")
-    image = images(g, x, n, a.channel_last)
-    t = g.held(image, channels_last(4))
+    t = images(g, x, n, a.channel_last)
     shape = w.shape
     if a.channel_last:
         w = Laid(g.plain(w), channels_last(w.rank))
@@ -193,13 +159,13 @@ def _deconvolution(g: Graph, node: Node, x: Laid, w: Laid, b: Laid | None) -> La
     weights = g.reshape(w, (*shape[:2], *_pixels(shape[2:])))
     dilation, stride, pad = _pair(a.dilation, 1), _pair(a.stride, 1), _pair(a.pad, 0)
     kernel = weights.shape[2:]
-    reach = tuple([(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)])
-    if reach != kernel or a.group != 1:
+    span = reach(kernel, dilation)
+    if span != kernel or a.group != 1:
         if w.tensor.value is None:
             raise Refused("it has groups or a dilation, and its weights are computed")
-        weights = _dense(weights, a.group, dilation, reach)
+        weights = _dense(weights, a.group, dilation, span)
     maps = weights.shape[1]
-    full = [(i - 1) * s + r for i, s, r in zip(t.shape[1:-1], stride, reach, strict=True)]
+    full = full_sizes(t.shape[1:-1], span, stride)
     out = node.out_specs[0].shape
     outs = _pixels(out[-n - 1 : -1] if a.channel_last else out[-n:])
     more = [o - f + p for o, f, p in zip(outs, full, pad, strict=True)]  # after the full result
@@ -231,11 +197,11 @@ def _deconvolution(g: Graph, node: Node, x: Laid, w: Laid, b: Laid | None) -> La
     return _result(g, y, node, a.channel_last)
 
 
-def _dense(w: Laid, group: int, dilation: Sequence[int], reach: Sequence[int]) -> Laid:
+def _dense(w: Laid, group: int, dilation: Sequence[int], span: Sequence[int]) -> Laid:
     """Weights of a deconvolution without groups and dilation: with zeros between and around."""
     value = w.tensor.value.transpose([w.order.index(i) for i in range(w.rank)])
     channels, maps = value.shape[:2]
-    full = np.zeros((channels, maps * group, *reach), np.float32)
+    full = np.zeros((channels, maps * group, *span), np.float32)
     per = channels // group
     for k in range(group):
         block = full[k * per : (k + 1) * per, k * maps : (k + 1) * maps]
@@ -256,8 +222,7 @@ def _pooling(g: Graph, node: Node, x: Laid) -> Laid:
     where = layout(a, x.shape)
     maximum = kind == "max_pooling"
     fill = LOWEST if maximum else 0.0
-    image = images(g, x, n, a.channel_last)
-    t = g.held(image, channels_last(image.rank))
+    t = images(g, x, n, a.channel_last)
     weight = None
     if not maximum:
         sums = 1.0 if kind == "sum_pooling" else where.weight(np, a.including_pad, FLOAT)
@@ -353,8 +318,7 @@ def _unpooling(g: Graph, node: Node, x: Laid) -> Laid:
     n = len(a.kernel)
     if n > 2:
         raise Refused(f"its kernel has {n} axes, wanted at most 2")
-    image = images(g, x, n, a.channel_last)
-    t = g.held(image, channels_last(4))
+    t = images(g, x, n, a.channel_last)
     sizes = [s * k for s, k in zip(t.shape[1:-1], _pair(a.kernel, 1), strict=True)]
     shape = (t.shape[0], *sizes, t.shape[-1])
     y = g.op("RESIZE_NEAREST_NEIGHBOR", t, g.ints(*sizes), shape=shape)
@@ -369,8 +333,7 @@ def _interpolate(g: Graph, node: Node, x: Laid) -> Laid:
         raise Refused(f"it has {n} spatial axes, wanted at most 2")
     if a.mode == "nearest" and (a.align_corners or (a.half_pixel and not a.half_pixel_for_nn)):
         raise Refused("it takes other pixels for the nearest ones")
-    image = images(g, x, n, a.channel_last)
-    t = g.held(image, channels_last(4))
+    t = images(g, x, n, a.channel_last)
     sizes = _pixels(a.output_size)
     nearest = a.mode == "nearest"
     if a.half_pixel and not nearest and min(a.output_size) == 1:

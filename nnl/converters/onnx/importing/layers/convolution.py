@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
+from nnl.converters.networks.windows import full_sizes, reach, same_padding
 from nnl.converters.onnx.file.errors import OnnxError
 from nnl.converters.onnx.file.registry import onnx_import
 from nnl.converters.onnx.importing.shape import padded
@@ -45,14 +46,10 @@ def window(node: Any, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[Any,
         if len(pads) != 2 * n:
             raise OnnxError(f"pads {pads}: wanted {2 * n} numbers")
         return strides, dilations, pads[:n], pads[n:]
-    before, after = [0] * n, [0] * n
-    if auto != "VALID":
-        for i, (size, k) in enumerate(zip(sizes, kernel, strict=True)):
-            reach = (k - 1) * dilations[i] + 1
-            total = max(0, (-(-size // strides[i]) - 1) * strides[i] + reach - size)
-            low, high = total // 2, total - total // 2
-            before[i], after[i] = (low, high) if auto == "SAME_UPPER" else (high, low)
-    return strides, dilations, tuple(before), tuple(after)
+    if auto == "VALID":
+        return strides, dilations, (0,) * n, (0,) * n
+    low, high = same_padding(sizes, reach(kernel, dilations), strides)
+    return strides, dilations, *((low, high) if auto == "SAME_UPPER" else (high, low))
 
 
 @onnx_import("Conv")
@@ -84,8 +81,7 @@ def conv_transpose(ctx: Any, node: Any, x: Any, w: Any, b: Any = None) -> Any:
     strides = node.strides or (1,) * n
     dilations = node.dilations or (1,) * n
     more = node.output_padding or (0,) * n
-    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-    full = [(s - 1) * t + r for s, t, r in zip(sizes, strides, reach, strict=True)]
+    full = full_sizes(sizes, reach(kernel, dilations), strides)
     check_size([x.shape[0], w.shape[1] * node.group, *full])
     wanted = None
     if node.output_shape:
@@ -145,10 +141,8 @@ def col2im(ctx: Any, node: Any, x: Any, image: Any, block: Any) -> Any:
     whole = [s + b + a for s, b, a in zip(image, before, after, strict=True)]
     check_size([n, channels, *whole])
     check_size([*block, *image], 16)
-    counts = [
-        (s - (k - 1) * d - 1) // t + 1
-        for s, k, d, t in zip(whole, block, dilations, strides, strict=True)
-    ]
+    spans = zip(whole, reach(block, dilations), strides, strict=True)
+    counts = [(s - r) // t + 1 for s, r, t in spans]
     found = shape_of(x)[2]
     if min(counts) < 1 or math.prod(counts) != found:
         raise OnnxError(f"has {found} places of the block, and the image {whole} has {counts}")
