@@ -124,7 +124,9 @@ def entry(op: Op) -> dict[str, Any]:
 def category(op: Op) -> str:
     """What the module of an op says in CATEGORY, or else the package; "" for one of a user."""
     package = op.__module__.rpartition(".")[0]
-    found = [getattr(modules.get(name), "CATEGORY", "") for name in (op.__module__, package)]
+    # not by getattr, for which a module without it seeks similar names
+    known = [getattr(modules.get(name), "__dict__", {}) for name in (op.__module__, package)]
+    found: list[str] = [names.get("CATEGORY", "") for names in known]
     return found[0] or found[1]
 
 
