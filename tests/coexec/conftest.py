@@ -29,6 +29,12 @@ def plans_at_once(monkeypatch: Any) -> None:
 
 
 @pytest.fixture
+def dynamic() -> Any:
+    with nn.auto_forward():
+        yield
+
+
+@pytest.fixture
 def late(monkeypatch: Any, caplog: Any) -> Any:
     """Plans run when somebody waits for them, and not before; everything in dynamic mode."""
     caplog.set_level(logging.ERROR, "nnl")

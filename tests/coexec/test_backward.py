@@ -14,11 +14,7 @@ import nnl.solvers as S
 from nnl.graph.execution.eager import backward_now
 from tests.coexec.steps import Trainer, same, variable
 
-
-@pytest.fixture(autouse=True)
-def dynamic() -> Any:
-    with nn.auto_forward():
-        yield
+pytestmark = pytest.mark.usefixtures("dynamic")
 
 
 def test_changing_gradients_does_not_cut_a_step() -> None:

@@ -22,11 +22,7 @@ from nnl.core.ops.python_function import PythonFunction
 from nnl.core.settings.context import STATE
 from tests.coexec.steps import Trainer, same, train, variable
 
-
-@pytest.fixture(autouse=True)
-def dynamic() -> Any:
-    with nn.auto_forward():
-        yield
+pytestmark = pytest.mark.usefixtures("dynamic")
 
 
 @pytest.mark.parametrize("context", ["numpy:float", "cpu:float", "cpu:bfloat16"])

@@ -24,11 +24,7 @@ from nnl.coexec.plans.paths import PathPlan
 from nnl.training.inspection import NanInfTracer
 from tests.coexec.steps import Trainer, variable
 
-
-@pytest.fixture(autouse=True)
-def dynamic() -> Any:
-    with nn.auto_forward():
-        yield
+pytestmark = pytest.mark.usefixtures("dynamic")
 
 
 def numbers(*values: Any) -> nn.Variable:

@@ -14,11 +14,7 @@ import nnl.functions as F
 import nnl.solvers as S
 from tests.coexec.steps import variable
 
-
-@pytest.fixture(autouse=True)
-def dynamic() -> Any:
-    with nn.auto_forward():
-        yield
+pytestmark = pytest.mark.usefixtures("dynamic")
 
 
 def test_a_view_of_memory_that_somebody_holds_follows_it() -> None:

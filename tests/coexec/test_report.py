@@ -19,11 +19,7 @@ from nnl.core.ops.op import OPS
 from nnl.ext_utils import get_extension_context
 from tests.coexec.steps import Step, Trainer, train, variable
 
-
-@pytest.fixture(autouse=True)
-def dynamic() -> Any:
-    with nn.auto_forward():
-        yield
+pytestmark = pytest.mark.usefixtures("dynamic")
 
 
 def test_a_static_program_needs_one_trace_and_one_segment_a_step() -> None:

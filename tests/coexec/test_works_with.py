@@ -17,11 +17,7 @@ import nnl.functions as F
 from nnl.data.iterator import data_iterator_simple
 from tests.coexec.steps import same, variable
 
-
-@pytest.fixture(autouse=True)
-def dynamic() -> Any:
-    with nn.auto_forward():
-        yield
+pytestmark = pytest.mark.usefixtures("dynamic")
 
 
 def test_samples_are_made_by_functions_in_a_thread() -> None:
