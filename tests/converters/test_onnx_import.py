@@ -370,3 +370,13 @@ def test_reductions_of_whole_numbers_are_whole_in_static_graphs(sign):
         y = load(proto)(nn.Variable.from_numpy_array(x))
         y.forward()
         assert y.d == np.trunc(want) == load(proto).run(x)[0]
+
+
+def test_round_is_exact_for_large_numbers_and_infinities():
+    """Adding 0.5 to an odd number above 2^23 would round it up."""
+    x = np.array([2**23 + 1, -(2**23) - 3, np.inf, -np.inf, np.nan, 0.5, 1.5, -2.5, 0.49999997])
+    x = x.astype(np.float32)
+    proto = model([node("Round", "x")], [value("x", x.shape)], [value("y", x.shape)])
+    y = load(proto)(nn.Variable.from_numpy_array(x))
+    y.forward()
+    np.testing.assert_array_equal(y.d, np.rint(x))

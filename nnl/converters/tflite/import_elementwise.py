@@ -11,6 +11,7 @@ import numpy as np
 
 import nnl.functions as F
 from nnl.converters.networks.layout import held_axes, plain, without
+from nnl.converters.onnx.importing.arithmetic import half_to_even
 from nnl.converters.tflite.building import (
     ACTIVATION,
     Builder,
@@ -28,14 +29,6 @@ from nnl.core.ops.op import OPS
 MAX_LIMITS = 1024  # of buckets
 
 
-def _half_to_even(x: Any) -> Any:
-    low = F.floor(x)
-    part, half = x - low, low * 0.5
-    odd = F.greater(half, F.floor(half))
-    up = F.logical_or(F.greater_scalar(part, 0.5), F.equal_scalar(part, 0.5) * odd)
-    return low + up
-
-
 UNARY: dict[str, Callable[[Any], Any]] = {
     **{n: f for n, f in ACTIVATION.items() if n not in ("NONE", "SIGN_BIT")},
     "ABS": F.abs,
@@ -49,7 +42,7 @@ UNARY: dict[str, Callable[[Any], Any]] = {
     "LOGICAL_NOT": F.logical_not,
     "LOGISTIC": F.sigmoid,
     "NEG": lambda x: x * -1.0,
-    "ROUND": _half_to_even,
+    "ROUND": half_to_even,
     "RSQRT": lambda x: x**-0.5,
     "SIGN": lambda x: F.sign(x, alpha=0.0),
     "SIN": F.sin,

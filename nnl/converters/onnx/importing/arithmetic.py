@@ -230,11 +230,12 @@ _unary("Relu", lambda x: np.maximum(x, np.zeros((), x.dtype)), F.relu)
 
 
 def half_to_even(x: Any) -> Any:
-    """A Variable rounded to integers, halves to even ones."""
-    up = F.floor(F.add_scalar(x, 0.5))
-    tie = F.equal(up, F.add_scalar(x, 0.5))
-    odd = F.sub2(up, F.mul_scalar(F.floor(F.mul_scalar(up, 0.5)), 2.0))
-    return up - tie * odd
+    """A Variable rounded to integers, halves to even ones; exact for all of float32."""
+    low = F.floor(x)
+    part, half = x - low, low * 0.5
+    odd = F.greater(half, F.floor(half))
+    up = F.logical_or(F.greater_scalar(part, 0.5), F.equal_scalar(part, 0.5) * odd)
+    return low + up
 
 
 _unary("Round", np.rint, half_to_even)
