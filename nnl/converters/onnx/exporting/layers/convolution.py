@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from nnl.converters.networks import layout as orders
 from nnl.converters.onnx.exporting.nodes.context import Exporter, Refused
 from nnl.converters.onnx.exporting.nodes.tensor import Call, Tensor
 from nnl.converters.onnx.file.registry import onnx_export
@@ -20,19 +21,17 @@ def channels_first(ctx: Exporter, x: Tensor, lead: int, last: bool) -> Tensor:
     sizes = x.sizes
     if lead != 1:
         x = ctx.reshape(x, (prod(sizes[:lead]), *sizes[lead:]))
-    rank = len(sizes) - lead + 1
-    return ctx.transpose(x, (0, rank - 1, *range(1, rank - 1))) if last else x
+    return ctx.transpose(x, orders.channels_first(len(sizes) - lead + 1)) if last else x
 
 
 def as_before(ctx: Exporter, y: Tensor, call: Call, lead: int, last: bool) -> Tensor:
     """The inverse of channels_first, for the output."""
-    rank = len(call.shapes[0]) - lead + 1
-    y = ctx.transpose(y, (0, *range(2, rank), 1)) if last else y
+    y = ctx.transpose(y, orders.channels_last(len(call.shapes[0]) - lead + 1)) if last else y
     return y if lead == 1 else ctx.reshape(y, call.shape)
 
 
 def weights_first(ctx: Exporter, w: Tensor, last: bool) -> Tensor:
-    return ctx.transpose(w, (0, w.ndim - 1, *range(1, w.ndim - 1))) if last else w
+    return ctx.transpose(w, orders.channels_first(w.ndim)) if last else w
 
 
 def check_spatial(n: int) -> None:
@@ -91,12 +90,11 @@ def pool(ctx: Exporter, call: Call) -> Tensor:
         channels, lead = lead[-1:], lead[:-1]
     rest = (*channels, *size, *tail)
     y = ctx.reshape(x, (prod(lead), *rest))
-    spatial = range(1, 1 + len(size))
     if a.channel_last:
-        y = ctx.transpose(y, (0, 1 + len(size), *spatial))
+        y = ctx.transpose(y, orders.channels_first(2 + len(size)))
     y = _pooled(ctx, call, y)
     if a.channel_last:
-        y = ctx.transpose(y, (0, *(i + 1 for i in spatial), 1))
+        y = ctx.transpose(y, orders.channels_last(2 + len(size)))
     if len(lead) + len(rest) == x.ndim and len(lead) == 1:
         return y
     return ctx.reshape(y, call.shape)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from nnl.converters.onnx.exporting.arrays.elementwise import choose
-from nnl.converters.onnx.exporting.layers.convolution import channels_first
+from nnl.converters.onnx.exporting.layers.convolution import as_before, channels_first
 from nnl.converters.onnx.exporting.nodes.context import Exporter
 from nnl.converters.onnx.exporting.nodes.tensor import Call, Tensor
 from nnl.converters.onnx.file.registry import onnx_export
@@ -61,9 +61,7 @@ def interpolate(ctx: Exporter, call: Call) -> Tensor:
     merged = len(lead) - 1 + a.channel_last
     y = channels_first(ctx, x, merged, a.channel_last)
     y = resize(ctx, y, range(2, 2 + n), a.output_size, **how)
-    if a.channel_last:
-        y = ctx.transpose(y, (0, *range(2, 2 + n), 1))
-    return y if merged == 1 else ctx.reshape(y, call.shape)
+    return as_before(ctx, y, call, merged, a.channel_last)
 
 
 def _same_as_resize(a: Any, size: Sequence[int]) -> dict[str, Any] | None:

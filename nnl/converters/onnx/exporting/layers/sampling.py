@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from nnl.converters.onnx.exporting.layers.convolution import as_before, channels_first
 from nnl.converters.onnx.exporting.nodes.context import Exporter
 from nnl.converters.onnx.exporting.nodes.tensor import Call, Tensor
 from nnl.converters.onnx.file.registry import onnx_export
@@ -23,13 +24,13 @@ def warp_by_grid(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
     padding = {"zero": "zeros", "repeat": "border", "reflect": "reflection"}
     y = ctx.emit(
         "GridSample",
-        ctx.transpose(x, (0, 3, 1, 2)) if a.channel_last else x,
+        channels_first(ctx, x, 1, a.channel_last),
         grid,
         mode=linear if a.mode == "linear" else "nearest",
         padding_mode=padding[a.padding_mode],
         align_corners=int(a.align_corners),
     )
-    return (ctx.transpose(y, (0, 2, 3, 1)) if a.channel_last else y,)
+    return (as_before(ctx, y, call, 1, a.channel_last),)
 
 
 @onnx_export("roi_align", since=16)
@@ -44,7 +45,7 @@ def roi_align(ctx: Exporter, call: Call) -> Tensor:
         corners, scale = ctx.emit("Mul", corners, ctx.constant(factors, x.dtype)), 1.0
     y = ctx.emit(
         "RoiAlign",
-        ctx.transpose(x, (0, 3, 1, 2)) if a.channel_last else x,
+        channels_first(ctx, x, 1, a.channel_last),
         corners,
         which,
         output_height=a.output_size[0],
@@ -53,7 +54,7 @@ def roi_align(ctx: Exporter, call: Call) -> Tensor:
         spatial_scale=scale,
         coordinate_transformation_mode="half_pixel",
     )
-    return ctx.transpose(y, (0, 2, 3, 1)) if a.channel_last else y
+    return as_before(ctx, y, call, 1, a.channel_last)
 
 
 def _region(x: Any, starts: Sequence[int], sizes: Sequence[int], steps: Sequence[int]) -> Any:
