@@ -127,8 +127,8 @@ class Blocks:
 
     Every call is a node of a graph, the same node where the same line makes it with the same
     shapes, and an edge leads to what has followed it. A block is a chain of this graph: each call
-    but the last has one successor, which has one predecessor. So it is what Algorithm 1 finds
-    (nnl.coexec.cases) in the graph whose loops are folded: the body of a loop, a branch.
+    but the last has one successor, which has one predecessor. So it is what Terra's Algorithm 1
+    finds in the graph whose loops are folded: the body of a loop, a branch.
 
     Attributes:
         version: Grows when a block falls apart.
