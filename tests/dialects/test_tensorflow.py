@@ -93,6 +93,23 @@ def test_only_what_is_fetched_runs():
         assert z.shape.as_list() == [2]
 
 
+def test_numbers_at_the_ends_of_their_range():
+    """Small, large, infinite and none: numpy in double precision is the oracle."""
+    x = np.float32(
+        [-200, -60, -1.5, -0.5, -1e-3, -1e-6, 0, 1e-8, 1e-6, 0.5, 1, 1.5, 2.5, 80, 2**23 + 1]
+    )
+    x = np.concatenate([x, np.float32([np.inf, -np.inf, np.nan])])
+    p = tf.placeholder(tf.float32, [None])
+    made = {np.expm1: tf.expm1(p), np.log1p: tf.log1p(p), np.rint: tf.round(p)}
+    made |= {np.zeros_like: tf.zeros_like(p), np.ones_like: tf.ones_like(p)}
+    with tf.Session() as session, np.errstate(all="ignore"):
+        for f, y in made.items():
+            want = f(x.astype(np.float64)).astype(np.float32)
+            np.testing.assert_allclose(session.run(y, {p: x}), want, rtol=2e-6)
+        mended = session.run(tf.where(tf.is_nan(p), tf.zeros_like(p), p), {p: x})
+        np.testing.assert_array_equal(mended, np.where(np.isnan(x), 0, x))
+
+
 def test_layers_follow_a_normalization_that_trains_by_a_placeholder():
     """The shape of what either branch gives stays known: a generator of a GAN is made so."""
     z, training = tf.placeholder(tf.float32, [None, 8]), tf.placeholder(tf.bool)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.onnx.importing.arithmetic import pair
+from nnl.converters.onnx.importing.arithmetic import expm1, log1p, pair, zeros_like
 from nnl.converters.onnx.importing.reduction import product
 from nnl.converters.onnx.importing.shape import cast_to
 from nnl.converters.onnx.values.values import (
@@ -81,10 +81,10 @@ _FUNCTIONS: dict[str, tuple[Any, Any]] = {  # of Variables, of arrays
     "Erf": (F.erf, None),
     "Erfc": (lambda x: F.r_sub_scalar(F.erf(x), 1.0), None),
     "Exp": (F.exp, np.exp),
-    "Expm1": (lambda x: F.add_scalar(F.exp(x), -1.0), np.expm1),
+    "Expm1": (expm1, np.expm1),
     "Floor": (F.floor, np.floor),
     "Log": (F.log, np.log),
-    "Log1p": (lambda x: F.log(F.add_scalar(x, 1.0)), np.log1p),
+    "Log1p": (log1p, np.log1p),
     "Relu6": (F.relu6, None),
     "Rsqrt": (lambda x: F.pow_scalar(x, -0.5), None),
     "Selu": (F.selu, None),
@@ -96,8 +96,8 @@ _FUNCTIONS: dict[str, tuple[Any, Any]] = {  # of Variables, of arrays
     "SquaredDifference": (F.squared_error, lambda x, y: np.square(x - y)),
     "Tan": (F.tan, np.tan),
     "Tanh": (F.tanh, np.tanh),
-    "ZerosLike": (lambda x: F.mul_scalar(x, 0.0), np.zeros_like),
-    "OnesLike": (lambda x: F.add_scalar(F.mul_scalar(x, 0.0), 1.0), np.ones_like),
+    "ZerosLike": (zeros_like, np.zeros_like),
+    "OnesLike": (lambda x: F.add_scalar(zeros_like(x), 1.0), np.ones_like),
 }
 
 

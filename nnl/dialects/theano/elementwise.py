@@ -10,6 +10,7 @@ import numpy as np
 
 import nnl.functions as F
 import nnl.workspace as ws
+from nnl.converters.onnx.importing.arithmetic import expm1, log1p
 from nnl.converters.onnx.values.values import dtype_of, is_var, same_rank, tagged, var
 from nnl.dialects.theano.variable import (
     array_of,
@@ -46,26 +47,14 @@ def _to_zero(x: Any) -> Any:
     return F.sign(x, 0.0) * F.floor(F.abs(x))
 
 
-def _expm1(x: Any) -> Any:
-    """exp(x) - 1 = 2 sinh(x / 2) exp(x / 2), exact where x is small."""
-    half = x * 0.5
-    return 2.0 * F.sinh(half) * F.exp(half)
-
-
-def _log1p(x: Any) -> Any:
-    """log(1 + x) = 2 artanh(x / (x + 2)), exact where x is small; beyond 1 the logarithm itself."""
-    small, large = F.minimum_scalar(x, 1.0), F.maximum_scalar(x, 1.0)
-    return 2.0 * F.atanh(small / (small + 2.0)) + F.log((large + 1.0) * 0.5)
-
-
 FRACTIONS: dict[str, Callable[..., Any]] = {
     "exp": F.exp,
     "exp2": lambda x: F.exp(x * np.log(2.0)),
-    "expm1": _expm1,
+    "expm1": expm1,
     "log": F.log,
     "log2": lambda x: F.log(x) * (1 / np.log(2.0)),
     "log10": lambda x: F.log(x) * (1 / np.log(10.0)),
-    "log1p": _log1p,
+    "log1p": log1p,
     "sqrt": lambda x: F.pow_scalar(x, 0.5),
     "inv": lambda x: F.r_div_scalar(x, 1.0),
     "sin": F.sin,

@@ -29,6 +29,25 @@ from nnl.converters.onnx.values.values import (
 )
 
 
+def expm1(x: Any) -> Any:
+    """exp(x) - 1 = 2 sinh(x / 2) exp(x / 2), exact where x is small; -1 below -50."""
+    under = F.less_scalar(x, -50.0)
+    half = F.mul_scalar(F.where(under, F.mul_scalar(under, -50.0), x), 0.5)
+    return 2.0 * F.sinh(half) * F.exp(half)
+
+
+def log1p(x: Any) -> Any:
+    """log(1 + x) = 2 artanh(x / (x + 2)), exact where x is small; beyond 1 the logarithm itself."""
+    over = F.greater_scalar(x, 1.0)
+    small, large = F.where(over, over, x), F.maximum_scalar(x, 1.0)
+    return 2.0 * F.atanh(small / (small + 2.0)) + F.log((large + 1.0) * 0.5)
+
+
+def zeros_like(x: Any) -> Any:
+    """Zeros, also where x is infinite or no number; the shape is not part of the program."""
+    return F.mul_scalar(F.less_scalar(x, 0.0), 0.0)
+
+
 def one_number(x: Any) -> bool:
     """Whether x is a constant of one element, for which functions have a scalar form."""
     return not is_var(x) and x.size == 1
