@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Windows over up to three axes of (outer, size..., channels). Every thread makes V neighbouring
+// Windows over RANK axes, three at most, of (outer, size..., channels); axes in front have size 1. Every thread makes V neighbouring
 // channels of one result; gradients are gathered by pixel, so nothing is added up by several
 // threads.
 
@@ -32,7 +32,8 @@ INLINE Spot spot_of(const PoolP* p, unsigned i, bool backward) {
   Spot s;
   unsigned q = quotient(p->channels, i);
   s.channel = (i - q * p->channels.divisor) * V, s.width = p->channels.divisor * V;
-  UNROLL for (int d = 2; d >= 0; --d) {
+  UNROLL for (int d = 0; d < 3 - RANK; ++d) s.at[d] = s.begin[d] = 0, s.end[d] = 1;
+  UNROLL for (int d = 2; d >= 3 - RANK; --d) {
     const unsigned r = quotient(p->by[2 - d], q);
     const Window* w = p->axis + d;
     const int at = s.at[d] = (int)(q - r * p->by[2 - d].divisor);
@@ -55,14 +56,16 @@ INLINE Spot spot_of(const PoolP* p, unsigned i, bool backward) {
     for (int b = s.begin[1]; b < s.end[1]; ++b) \
       for (int c = s.begin[2]; c < s.end[2]; ++c)
 // Where it is in memory, in an array of these sizes.
-#define PLACE_IN(s, axis, size, a, b, c)                                                           \
-  ((((s.outer * (unsigned)axis[0].size + a) * (unsigned)axis[1].size + b) * (unsigned)axis[2].size + \
-    c) * s.width + s.channel)
+#define PLACE_IN(s, axis, size, a, b, c)                                     \
+  ((ALONG(1, ALONG(0, s.outer, axis[0].size, a), axis[1].size, b) * (unsigned)axis[2].size + c) * \
+       s.width + s.channel)
+#define ALONG(d, place, size, i) (d < 3 - RANK ? (place) : (place) * (unsigned)(size) + (i))
 
 // Which element of window (a, b, c) the pixel (i, j, k) is.
 INLINE int tap_of(const Window* axis, int i, int j, int k, int a, int b, int c) {
-  return ((i - first_of(axis, a)) * (int)axis[1].kernel_size + j - first_of(axis + 1, b)) *
-             (int)axis[2].kernel_size + k - first_of(axis + 2, c);
+  const int above = RANK > 2 ? (i - first_of(axis, a)) * (int)axis[1].kernel_size : 0;
+  const int row = RANK > 1 ? (above + j - first_of(axis + 1, b)) * (int)axis[2].kernel_size : 0;
+  return row + k - first_of(axis + 2, c);
 }
 // What an average is multiplied by.
 INLINE float share(const Window* axis, int a, int b, int c) {
@@ -81,11 +84,10 @@ INLINE void pool(GLOBAL const X* x, GLOBAL Y* y, GLOBAL short* arg, const PoolP*
       LOAD(V, X, v, x + PLACE_IN(s, axis, size, a, b, c));
       const int tap = tap_of(axis, a, b, c, s.at[0], s.at[1], s.at[2]);
       UNROLL for (int l = 0; l < V; ++l) {
-        if (MODE != MAX) {
-          best[l] += v[l];
-        } else if (v[l] > best[l] || place[l] < 0 || (v[l] != v[l] && best[l] == best[l])) {
-          best[l] = v[l], place[l] = tap;
-        }
+        // of data, so no branches: they would be guessed wrong
+        const bool more = (v[l] > best[l]) | (place[l] < 0) | ((v[l] != v[l]) & (best[l] == best[l]));
+        if (MODE == MAX) place[l] = more ? tap : place[l];
+        best[l] = MODE != MAX ? best[l] + v[l] : more ? v[l] : best[l];
       }
     }
     if (MODE >= AVERAGE) {

@@ -79,7 +79,7 @@ class Pool(Launched):
         arrays = ("const X x", "Y y", "const short arg" if backward else "short arg")
         self.launches = {}
         for fits, v in ((True, wide), (False, 1)):
-            macros = (("MODE", mode), ("V", v), *typed(X=x, Y=y))
+            macros = (("MODE", mode), ("V", v), ("RANK", 3 - len(lead)), *typed(X=x, Y=y))
             code = Code(f"{step}_windows", f"{step}(x, y, arg, p)", arrays, "PoolP", FILES, macros)
             n = y.size // v
             sizes = [divisor(s) for s in (lead + target.size)[::-1]]
