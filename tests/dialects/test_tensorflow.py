@@ -236,6 +236,7 @@ def test_random_numbers(graph):
 
 def test_initializers():
     def drawn(initializer, shape):
+        tf.set_random_seed(1)
         v = tf.get_variable("v", shape, initializer=initializer)
         with tf.Session() as session:
             session.run(v.initializer)
