@@ -3,6 +3,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 
 import nnl as nn
@@ -131,16 +132,21 @@ UNSOUND = [
     (shape(4, 2, 5), r"makes arrays of the shapes \[\(2, 5\)\], its definition \[\(2, 4\)\]"),
     (lambda p: setattr(p.slots[5], "root", 5), "a view of 4 has the root 5"),
     (change_step(1, view=False), "is no view, and makes slot 5 of 4"),
+    (
+        lambda p: setattr(p.slots[5], "spec", p.slots[5].spec.with_dtype(np.dtype(np.float64))),
+        "slot 5 is not as large as its root 4",
+    ),
 ]
 
 
 @pytest.mark.parametrize("change,text", UNSOUND)
 def test_verify_tells_what_cannot_run(change, text):
-    p = program()
-    verify(p)
+    """Also where a pass has changed what was sound after the pass before."""
+    p, known = program(), {}
+    verify(p, known)
     change(p)
     with pytest.raises(VerifyError, match=text):
-        verify(p)
+        verify(p, known)
 
 
 FUSED = {"code": (0, 0, 0, 0), "outputs": (1,), "constants": (), "shape": ()}

@@ -259,11 +259,11 @@ def inside(name, change):
     ],
 )
 def test_verify_tells_what_cannot_run_inside(change, text):
-    p = program()
-    verify(p)
+    p, known = program(), {}
+    verify(p, known)
     change(p.steps[-1])
     with pytest.raises(VerifyError, match=text):
-        verify(p)
+        verify(p, known)
 
 
 # ---- errors ----
