@@ -29,7 +29,8 @@ TASKS = {
     "Images from noise": """generative/diffusion generative/flow_matching generative/dit
         generative/consistency generative/latent_diffusion generative/stylegan2
         generative/progressive_gan programs/dcgan""",
-    "Images from images": """generative/pix2pix generative/stargan generative/esrgan
+    "Images from images": """generative/pix2pix generative/cyclegan generative/instagan
+        generative/stargan generative/reenactgan generative/esrgan generative/tecogan
         generative/vq_gan""",
     "Graphs": "references/gcn",
     "Few labels": "references/masked_autoencoder references/fixmatch",

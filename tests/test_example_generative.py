@@ -29,6 +29,10 @@ FAMILIES = {
     "vq_gan": ("VQGAN", "error", 0.9),
     "pix2pix": ("Pix2Pix", "L1", 0.9),
     "stargan": ("StarGAN", "back", 0.95),
+    "cyclegan": ("CycleGAN", "back", 0.95),
+    "instagan": ("InstaGAN", "back", 0.95),
+    "reenactgan": ("ReenactGAN", "L1", 0.9),
+    "tecogan": ("TecoGAN", "L1", 0.9),
     "esrgan": ("ESRGAN", "L1", 0.7),
     "stylegan2": ("StyleGAN", "FID", 0.9),
 }
@@ -83,18 +87,20 @@ def test_the_family_learns(name, tmp_path):
 
 @pytest.mark.parametrize("name", families())
 def test_a_run_goes_on_as_if_it_had_not_stopped(name, tmp_path):
-    def parameters():
+    def parameters(run):
+        run.save()  # also what is kept beside the parameters is among them then
         return {k: v.d.copy() for k, v in nn.get_parameters(grad_only=False).items()}
 
-    started(name, tmp_path / "none").train(6)
-    whole = parameters()
+    run = started(name, tmp_path / "none")
+    run.train(6)
+    whole = parameters(run)
     run = started(name, tmp_path)
     run.train(4, save_every=4)
     assert (tmp_path / "step000004.png").is_file()
     run = started(name, tmp_path)
     assert run.step == 4
     run.train(6)
-    for key, value in parameters().items():
+    for key, value in parameters(run).items():
         np.testing.assert_allclose(value, whole[key], rtol=1e-4, atol=1e-5, err_msg=key)
 
 
@@ -175,6 +181,13 @@ def test_folders_that_are_of_no_use_are_named(tmp_path):
     (tmp_path / "a" / "two.png").write_bytes(b"none")
     with pytest.raises(ValueError, match=r"two.png is no picture: "):
         pictures.folder(tmp_path, 16)
+
+
+@pytest.mark.parametrize("name", ["stargan", "instagan", "tecogan", "reenactgan"])
+def test_families_with_data_of_their_own_refuse_a_folder(name, tmp_path):
+    make = getattr(module(name), FAMILIES[name][0])
+    with pytest.raises(ValueError, match=f"{name} .*: --data is of no use"):
+        make(make.SIZES["tiny"], tmp_path)
 
 
 def command(*args):

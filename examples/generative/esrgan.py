@@ -17,7 +17,7 @@ still below, at so few steps):
 
 import numpy as np
 from common import adams, learn, main, pixels
-from pictures import pictures, resized
+from pictures import pictures, resized, smaller
 
 import nnl as nn
 import nnl.functions as F
@@ -114,12 +114,6 @@ class ESRGAN:
         n, compiled = self.size["pixels"] // 4, nn.compile(self.enlarge)
         compiled(nn.Variable((1, 3, n, n)))
         return compiled
-
-
-def smaller(images):
-    """A quarter of the size: means of 4 x 4 pixels."""
-    n, c, h, w = images.shape
-    return images.reshape(n, c, h // 4, 4, w // 4, 4).mean((3, 5))
 
 
 if __name__ == "__main__":

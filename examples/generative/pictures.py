@@ -78,7 +78,36 @@ def crops(n: int, size: int, rng: np.random.Generator, held_out: bool = False) -
     return found * 2 - 1
 
 
-def pictures(path: str | Path | None, size: int) -> Draw:
+def moving(
+    n: int, frames: int, size: int, rng: np.random.Generator, held_out: bool = False
+) -> tuple[Array, Array]:
+    """Sequences of crops that move evenly: (n, frames, 3, size, size) in [-1, 1], and how far the
+    crop moves with each frame, (n, 2) pixels to the right and down, at most 2 each."""
+    wide = size + 2 * (frames - 1)
+    speed = rng.integers(-2, 3, size=(n, 2))
+    whole = crops(n, wide, rng, held_out)
+    found = np.empty((n, frames, 3, size, size), np.float32)
+    for i, (right, down) in enumerate(speed):
+        for t in range(frames):
+            left, top = (v * t + (wide - size if v < 0 else 0) for v in (right, down))
+            found[i, t] = whole[i, :, top : top + size, left : left + size]
+    return found, speed
+
+
+def scenes(n: int, size: int, rng: np.random.Generator, held_out: bool = False) -> Array:
+    """Crops that show as much as they can, in fewer pixels: for networks whose normalisation of
+    each image leaves nothing of what is even."""
+    by = max(LARGEST // size, 1)
+    return smaller(crops(n, size * by, rng, held_out), by)
+
+
+def smaller(images: Array, by: int = 4) -> Array:
+    """Means of so many pixels each way: (..., H, W) -> (..., H / by, W / by)."""
+    *lead, h, w = images.shape
+    return images.reshape(*lead, h // by, by, w // by, by).mean((-3, -1))
+
+
+def pictures(path: str | Path | None, size: int, crops: Draw = crops) -> Draw:
     """What draws from the pictures of a folder, every fifth of which is held out; without one,
     crops of photographs."""
     if path is None:

@@ -140,6 +140,8 @@ class ImagePool:
     Args:
         size: How many are kept; 0: none.
         seed: Of what is given back.
+    Attributes:
+        images, rng: What is kept, and what draws: all that a run which goes on must have again.
     Source: Shrivastava et al., arXiv:1612.07828, section 2.3; Zhu et al., arXiv:1703.10593.
     Example:
         >>> pool = ImagePool(2)
@@ -149,7 +151,7 @@ class ImagePool:
 
     def __init__(self, size: int = 50, seed: int = 0) -> None:
         self.size, self.images = size, []
-        self._rng = np.random.default_rng(seed)
+        self.rng = np.random.default_rng(seed)
 
     def exchange(self, images: Array) -> Array:
         """Images (B, ...): half of them, on average, taken out of the pool in exchange."""
@@ -158,8 +160,8 @@ class ImagePool:
             if len(self.images) < self.size:
                 self.images.append(image.copy())
                 given.append(image)
-            elif self.size and self._rng.random() < 0.5:
-                place = self._rng.integers(self.size)
+            elif self.size and self.rng.random() < 0.5:
+                place = self.rng.integers(self.size)
                 given.append(self.images[place])
                 self.images[place] = image.copy()
             else:
