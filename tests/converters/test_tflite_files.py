@@ -109,6 +109,14 @@ def reversed_parts(g: Graph, x: int) -> Any:
     return g.op("REVERSE_SEQUENCE", [x, lengths], y, seq_dim=1, batch_dim=0)
 
 
+@case(5)
+def floor_mod(g: Graph, x: int) -> Any:
+    """Also where the quotient is larger than float32 tells whole numbers apart."""
+    y = g.constant(np.array([3, 7, -3, 2, -2], np.float32))
+    far = g.constant(np.array([1e8, 3e9, 1e8, 7.5, 7.5], np.float32))
+    return [g.op("FLOOR_MOD", [g.op("ADD", [x, far], g.tensor((5,))), y], g.tensor((5,)))]
+
+
 @case(3, 4)
 def fake_quant(g: Graph, x: int) -> Any:
     return g.op("FAKE_QUANT", [x], g.tensor((3, 4)), min=-0.9, max=1.3, num_bits=4)

@@ -11,7 +11,7 @@ import numpy as np
 
 import nnl.functions as F
 from nnl.converters.networks.layout import held_axes, plain, without
-from nnl.converters.onnx.importing.arithmetic import half_to_even
+from nnl.converters.onnx.importing.arithmetic import floor_mod, half_to_even
 from nnl.converters.tflite.building import (
     ACTIVATION,
     Builder,
@@ -56,7 +56,7 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "DIV": F.div2,
     "EQUAL": F.equal,
     "FLOOR_DIV": lambda x, y: F.floor(x / y),
-    "FLOOR_MOD": lambda x, y: x - F.floor(x / y) * y,
+    "FLOOR_MOD": floor_mod,
     "GREATER": F.greater,
     "GREATER_EQUAL": F.greater_equal,
     "LESS": F.less,

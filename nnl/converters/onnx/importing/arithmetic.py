@@ -138,11 +138,13 @@ def mod(ctx: Any, node: Any, a: Any, b: Any) -> Any:
     if not is_var(a) and not is_var(b):
         return np.fmod(a, b) if node.fmod else np.mod(a, b)
     a, b = same_rank(var(a), var(b))
+    return F.mod2(a, b, fmod=True) if node.fmod else floor_mod(a, b)
+
+
+def floor_mod(a: Any, b: Any) -> Any:
+    """The remainder of two Variables of one rank with the sign of b, exact as that of fmod."""
     rest = F.mod2(a, b, fmod=True)
-    if node.fmod:
-        return rest
-    sizes = np.broadcast_shapes(a.shape, b.shape)
-    b = broadcast(b, sizes)
+    b = broadcast(b, np.broadcast_shapes(a.shape, b.shape))
     other_side = F.less_scalar(F.sign(rest, 0.0) * F.sign(b, 0.0), 0.0)
     return F.where(other_side, rest + b, rest)
 
