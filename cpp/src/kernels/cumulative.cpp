@@ -32,13 +32,11 @@ class Cumulative : public Kernel {
 
   void run(const Buffers& b) override {
     const int64_t n = line_.n, inner = line_.inner, lines = line_.outer * inner;
-    if (how == Along::sum && type_ == DType::f32 && inner == 1 && lines >= 8) {
-      parallel_for(lines / 8, 1 + (1 << 11) / std::max<int64_t>(n, 1),
-                   [&](int64_t begin, int64_t end) {
-                     for (int64_t k = begin; k < end; ++k) eight(b, 8 * k * n);
-                   });
-      for (int64_t k = lines / 8 * 8; k < lines; ++k)
-        walk(b, reverse_ ? k * n + n - 1 : k * n, reverse_ ? -1 : 1);
+    if (how == Along::sum && type_ == DType::f32 && inner == 1) {
+      parallel_for(lines, 1 + (1 << 14) / std::max<int64_t>(n, 1), [&](int64_t begin, int64_t end) {
+        for (int64_t k = begin; k < end; ++k)
+          sums(b.input<float>(0) + k * n, b.output<float>() + k * n);
+      });
       return;
     }
     parallel_for(lines, 1 + (1 << 14) / std::max<int64_t>(n, 1), [&](int64_t begin, int64_t end) {
@@ -53,18 +51,35 @@ class Cumulative : public Kernel {
   bool may_overwrite(size_t, size_t) const override { return false; }
 
  private:
-  // Eight sums side by side: one alone waits for every addition.
-  void eight(const Buffers& b, int64_t first) const {
-    const float* x = b.input<float>(0) + first;
-    float* y = b.output<float>() + first;
-    double total[8] = {};
-    for (int64_t k = 0; k < line_.n; ++k) {
+  // The sums of a line, eight at a time: one at a time, each waits for the one before.
+  void sums(const float* x, float* y) const {
+    using Eight = double __attribute__((vector_size(64)));
+    using Floats = float __attribute__((vector_size(32)));
+    const Eight zero = {};
+    Eight before = zero;  // the sum so far, in all places
+    int64_t k = 0;
+    for (; k + 8 <= line_.n; k += 8) {
+      const int64_t at = reverse_ ? line_.n - 8 - k : k;
+      Floats f;
+      __builtin_memcpy(&f, x + at, sizeof(f));
+      Eight v = __builtin_convertvector(f, Eight);
+      if (reverse_) v = NNL_SHUFFLE_DOUBLES(v, v, 7, 6, 5, 4, 3, 2, 1, 0);
+      v += NNL_SHUFFLE_DOUBLES(zero, v, 0, 8, 9, 10, 11, 12, 13, 14);
+      v += NNL_SHUFFLE_DOUBLES(zero, v, 0, 1, 8, 9, 10, 11, 12, 13);
+      v += NNL_SHUFFLE_DOUBLES(zero, v, 0, 1, 2, 3, 8, 9, 10, 11);
+      v += before;
+      Eight out = exclusive_ ? NNL_SHUFFLE_DOUBLES(before, v, 0, 8, 9, 10, 11, 12, 13, 14) : v;
+      before = NNL_SHUFFLE_DOUBLES(v, v, 7, 7, 7, 7, 7, 7, 7, 7);
+      if (reverse_) out = NNL_SHUFFLE_DOUBLES(out, out, 7, 6, 5, 4, 3, 2, 1, 0);
+      f = __builtin_convertvector(out, Floats);
+      __builtin_memcpy(y + at, &f, sizeof(f));
+    }
+    double total = before[0];
+    for (; k < line_.n; ++k) {
       const int64_t at = reverse_ ? line_.n - 1 - k : k;
-      for (int64_t i = 0; i < 8; ++i) {
-        const double before = total[i];
-        total[i] += x[i * line_.n + at];
-        y[i * line_.n + at] = static_cast<float>(exclusive_ ? before : total[i]);
-      }
+      const double last = total;
+      total += x[at];
+      y[at] = static_cast<float>(exclusive_ ? last : total);
     }
   }
 

@@ -7,23 +7,6 @@
 namespace nnl {
 namespace {
 
-// ln x as fast_log computes it.
-NNL_INLINE Lanes log_of(Lanes x) {
-  const LaneInts tiny = x < 1.17549435e-38f;
-  const LaneBits u = reinterpret_cast<LaneBits>(tiny ? x * 8388608.0f : x);  // times 2^23
-  LaneInts e = reinterpret_cast<LaneInts>(u >> 23) - 126 - (tiny & 23);
-  Lanes m = reinterpret_cast<Lanes>((u & 0x007fffffu) | 0x3f000000u);  // in [1/2, 1)
-  const LaneInts low = m < 0.707106781186547524f;
-  e += low;
-  m = low ? m + m - 1.0f : m - 1.0f;
-  const Lanes z = m * m, fe = __builtin_convertvector(e, Lanes);
-  Lanes y = log_polynomial(m) * m * z - 2.12194440e-4f * fe - 0.5f * z;
-  y = m + y + 0.693359375f * fe;
-  y = x == 0.0f ? all(-INFINITY) : y;
-  y = x < 0.0f || x != x ? all(NAN) : y;
-  return x == INFINITY ? x : y;
-}
-
 constexpr int64_t kGrain = 1 << 13;
 
 class Divergence : public Kernel {

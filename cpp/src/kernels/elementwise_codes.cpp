@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "lanes.h"
 #include "nnl/elementwise.h"
 
 namespace nnl {
@@ -33,6 +34,22 @@ NNL_CODES(NNL_CODE, NNL_GUARDED)
 #undef NNL_CODE
 #undef NNL_GUARDED
 
+// Codes whose vectors are written by hand, with instructions that no compiler finds by itself.
+template <class F>
+struct ByHand {
+  static constexpr bool there = false;
+};
+template <>
+struct ByHand<exp_code> {
+  static constexpr bool there = true;
+  static NNL_INLINE Lanes f(Lanes a) { return exp_of(a); }
+};
+template <>
+struct ByHand<log_code> {
+  static constexpr bool there = true;
+  static NNL_INLINE Lanes f(Lanes a) { return log_of(a); }
+};
+
 template <class F, int numbers>
 void loop(float* y, const float* a, const float* b, const float* c, int64_t n) {
   [[maybe_unused]] const float na = numbers & 1 ? *a : 0.0f;
@@ -41,6 +58,12 @@ void loop(float* y, const float* a, const float* b, const float* c, int64_t n) {
   auto va = [=](int64_t i) { return numbers & 1 ? na : a[i]; };
   auto vb = [=](int64_t i) { return F::arity < 2 ? 0.0f : numbers & 2 ? nb : b[i]; };
   auto vc = [=](int64_t i) { return F::arity < 3 ? 0.0f : numbers & 4 ? nc : c[i]; };
+  if constexpr (ByHand<F>::there) {
+    by_lanes(n, [&](int64_t i, int64_t lanes, auto whole) {
+      put<whole>(y + i, ByHand<F>::f(get<whole>(a + i, lanes, 1.0f)), lanes);
+    });
+    return;
+  }
   if constexpr (F::guarded && F::arity == 2 && (numbers & 2) != 0) {
     // as an array: of what does not change the compiler makes branches, and then no vectors
     constexpr int64_t most = 256;

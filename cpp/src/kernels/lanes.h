@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sixteen float32 at a time, loaded from and stored to any floating element type.
 #pragma once
+#include <cmath>
 #include <initializer_list>
 #include <type_traits>
 #include <utility>
@@ -184,13 +185,11 @@ NNL_INLINE Lanes lane_sums(int64_t n, F&& f) {
   return (s[0] + s[1]) + (s[2] + s[3]);
 }
 
-// e^x as fast_exp computes it.
-NNL_INLINE Lanes exp_of(Lanes x) {
+// e^x as fast_exp computes it, from -104 to 89.
+NNL_INLINE Lanes exp_within(Lanes x) {
   constexpr float magic = 12582912.0f;  // 1.5 2^23: what is added to it is rounded to an integer
-  Lanes bounded = x < -104.0f ? all(-104.0f) : x;
-  bounded = bounded > 89.0f ? all(89.0f) : bounded;
-  const Lanes t = bounded * 1.44269504088896341f + magic, n = t - magic;
-  Lanes r = bounded - n * 0.693145751953125f;
+  const Lanes t = x * 1.44269504088896341f + magic, n = t - magic;
+  Lanes r = x - n * 0.693145751953125f;
   r -= n * 1.42860682030941723212e-6f;
   Lanes p = 1.9875691500e-4f * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
@@ -209,15 +208,47 @@ NNL_INLINE Lanes exp_of(Lanes x) {
   return p * a * b;  // NaN passes through p
 #endif
 }
+NNL_INLINE Lanes exp_of(Lanes x) {
+  const Lanes bounded = x < -104.0f ? all(-104.0f) : x;
+  return exp_within(bounded > 89.0f ? all(89.0f) : bounded);
+}
 NNL_INLINE Lanes sigmoid_of(Lanes x) { return 1.0f / (1.0f + exp_of(-x)); }
 NNL_INLINE Lanes tanh_of(Lanes x) {  // as fast_tanh
-  const Lanes a = x < 0.0f ? -x : x, z = x * x;
-  const Lanes big = 1.0f - 2.0f / (exp_of(a + a) + 1.0f);
+  const Lanes a = x < 0.0f ? -x : x, z = x * x, bounded = a > 10.0f ? all(10.0f) : a;
+  const Lanes big = 1.0f - 2.0f / (exp_within(bounded + bounded) + 1.0f);
   Lanes p = -5.70498872745e-3f * z + 2.06390887954e-2f;
   p = p * z - 5.37397155531e-2f;
   p = p * z + 1.33314422036e-1f;
   p = p * z - 3.33332819422e-1f;
-  return a < 0.625f ? p * z * x + x : (x < 0.0f ? -big : big);
+  const LaneBits sign = reinterpret_cast<LaneBits>(x) & 0x80000000u;
+  return a < 0.625f ? p * z * x + x
+                    : reinterpret_cast<Lanes>(reinterpret_cast<LaneBits>(big) | sign);
+}
+
+// ln x as fast_log computes it.
+NNL_INLINE Lanes log_of(Lanes x) {
+#ifdef __AVX512F__  // takes subnormal numbers apart as well
+  const auto v = reinterpret_cast<__m512>(x);
+  Lanes e = reinterpret_cast<Lanes>(_mm512_maskz_getexp_ps(0xffff, v));
+  Lanes m = reinterpret_cast<Lanes>(
+      _mm512_maskz_getmant_ps(0xffff, v, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_zero));
+  const LaneInts high = m >= 1.41421356237309505f;
+  m = (high ? 0.5f * m : m) - 1.0f;
+  e = high ? e + 1.0f : e;
+#else
+  const LaneInts tiny = x < 1.17549435e-38f;
+  const LaneBits u = reinterpret_cast<LaneBits>(tiny ? x * 8388608.0f : x);  // times 2^23
+  LaneInts exponent = reinterpret_cast<LaneInts>(u >> 23) - 126 - (tiny & 23);
+  Lanes m = reinterpret_cast<Lanes>((u & 0x007fffffu) | 0x3f000000u);  // in [1/2, 1)
+  const LaneInts low = m < 0.707106781186547524f;
+  m = low ? m + m - 1.0f : m - 1.0f;
+  const Lanes e = __builtin_convertvector(exponent + low, Lanes);
+#endif
+  const Lanes z = m * m;
+  Lanes y = log_polynomial(m) * m * z - 2.12194440e-4f * e - 0.5f * z;
+  y = m + y + 0.693359375f * e;
+  y = x > 0.0f ? y : (x == 0.0f ? all(-INFINITY) : all(NAN));
+  return x == INFINITY ? x : y;
 }
 NNL_INLINE Lanes relu(Lanes v) { return v < 0.0f ? Lanes{} : v; }  // NaN stays NaN
 

@@ -9,12 +9,16 @@
 #include <cstdint>
 #include <cstring>
 
-// Elements of two vectors of 16 floats, by their numbers; the first builtin came with gcc 12.
+// Elements of two vectors of 16 floats, or of 8 doubles, by their numbers; the first builtin came
+// with gcc 12.
 #if defined(__clang__) || __GNUC__ >= 12
 #define NNL_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#define NNL_SHUFFLE_DOUBLES NNL_SHUFFLE
 #else
 using ElementNumbers = int32_t __attribute__((vector_size(64)));
+using DoubleNumbers = int64_t __attribute__((vector_size(64)));
 #define NNL_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, ElementNumbers{__VA_ARGS__})
+#define NNL_SHUFFLE_DOUBLES(a, b, ...) __builtin_shuffle(a, b, DoubleNumbers{__VA_ARGS__})
 #endif
 
 namespace nnl {
