@@ -11,7 +11,11 @@ from typing import Any
 from nnl.cli.errors import UsageError
 
 NEEDED = ("fastapi", "uvicorn")
-DOCUMENTED = {"console": "console#the-console", "serve": "guides/serving"}
+DOCUMENTED = {
+    "console": "console#the-console",
+    "dask": "console#structure-search",
+    "serve": "guides/serving",
+}
 
 
 def add_commands(commands: Any) -> None:

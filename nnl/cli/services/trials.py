@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,8 +45,10 @@ def add_commands(commands: Any) -> None:
     q.add_argument("--jobs", type=int, default=1, metavar="N", help="trainings at once")
     q.add_argument("--method", choices=("nsga2", "tpe", "random"), default="nsga2")
     q.add_argument("--seed", type=int, default=0, metavar="N")
+    _add_on(q)
     q = _action(inner, "resume", _resume, "go on with a search that was stopped")
     q.add_argument("search", metavar="SEARCH", nargs="?", help="(default: the newest one)")
+    _add_on(q)
     q = _action(inner, "front", _front, "candidates that no other one beats")
     q.add_argument("search", metavar="SEARCH", nargs="?", help="(default: the newest one)")
 
@@ -67,6 +71,10 @@ def _action(parsers: Any, name: str, run: Callable[..., int], what: str) -> Any:
     p.add_argument("--json", action="store_true", help="as JSON")
     p.set_defaults(run=lambda args: _in_console(args, run))
     return p
+
+
+def _add_on(p: Any) -> None:
+    p.add_argument("--on", metavar="dask://HOST:PORT", help="train on workers of Dask; (here)")
 
 
 def _in_console(args: argparse.Namespace, run: Callable[..., int]) -> int:
@@ -199,8 +207,18 @@ def _lock(args: argparse.Namespace, console: Any) -> int:
 # ---- searches ----
 
 
-def _search(args: argparse.Namespace, console: Any) -> int:
+def _check(args: argparse.Namespace, console: Any) -> None:
     check_installed("optuna")
+    if args.on is not None:
+        check_installed("distributed", extra="dask")
+        if not re.fullmatch(r"dask://[^/:]+:\d+", args.on):
+            raise UsageError(f"search: --on is {args.on!r}, wanted dask://HOST:PORT")
+        if not console.store.leads():
+            raise ValueError(f"search: --on, but another process starts the trials of {args.dir}")
+
+
+def _search(args: argparse.Namespace, console: Any) -> int:
+    _check(args, console)
     names = ("attempts", "hours", "jobs", "method", "seed")
     settings = {name: getattr(args, name) for name in names}
     project = _project(console, args.project)
@@ -208,12 +226,14 @@ def _search(args: argparse.Namespace, console: Any) -> int:
 
 
 def _resume(args: argparse.Namespace, console: Any) -> int:
-    check_installed("optuna")
+    _check(args, console)
     return _followed(args, console, console.searches.resume(_chosen(args, console))["id"])
 
 
 def _followed(args: argparse.Namespace, console: Any, key: str) -> int:
     """Print what a search finds until it ends, then what is best."""
+    if args.on is not None:
+        console.trials.command = (sys.executable, "-m", "nnl.cli.services.remote", args.on)
     jobs = console.searches.one(key)["settings"]["jobs"]
     console.trials.children = max(console.trials.children, jobs)
     console.trials.begin()
