@@ -48,7 +48,8 @@ def add_commands(commands: Any) -> None:
     p.add_argument("--level", type=int, choices=(0, 1, 2, 3), help="of C.shard (3 with shard)")
     p.add_argument("--device", choices=("this", "h100"), default="this", help="(this one)")
     p.add_argument("--solver", default="Adam", metavar="NAME", help="(Adam)")
-    p.add_argument("--type", default="float", help="float, double, half, bfloat16 (float)")
+    types = ("float", "double", "half", "bfloat16")
+    p.add_argument("--type", choices=types, default="float", help="of elements (float)")
     p.add_argument("-b", "--batch-size", type=int, metavar="N", help="of a rank's micro batch")
     p.add_argument("--length", type=int, default=2048, metavar="N", help="of a sequence (2048)")
     p.add_argument("--micro-batches", type=int, default=1, metavar="N", help="of a step (1)")
@@ -62,8 +63,9 @@ def plan(args: argparse.Namespace) -> int:
     for name in ("batch_size", "length", "micro_batches", "chunks"):
         if (n := getattr(args, name)) is not None and n < 1:
             raise UsageError(f"plan: {name} is {n}, wanted a number >= 1")
-    kinds = [k for k in S.__all__ if k not in ("LossScale", "Solver", "SolverState")]
-    if args.solver not in kinds or not args.solver[0].isupper():
+    others = ("LossScale", "Solver", "SolverState")
+    kinds = [k for k in S.__all__ if k[0].isupper() and k not in others]
+    if args.solver not in kinds:
         raise UsageError(f"plan: --solver is {args.solver!r}, wanted one of {', '.join(kinds)}")
     sizes = mesh_sizes(args.mesh)
     mesh = Mesh(**sizes, comm=Absent(prod(sizes.values())))  # type: ignore[arg-type]

@@ -41,11 +41,11 @@ class CaffeModel(Built):
         if len(texts) != 1 or len(weights) > 1:
             raise ValueError(f"a network of Caffe is a .prototxt and a .caffemodel, got {paths}")
         self.where = texts[0]
-        if not weights:
-            logger.warning("%s: without a .caffemodel, weights are what its fillers say", texts[0])
         self.scope: OrderedDict[str, Any] = OrderedDict()
         with Workspace(self.scope):
             self.net = Net(texts[0], *weights, TEST, deploy=True)
+        if not weights:
+            logger.warning("%s: without a .caffemodel, weights are what its fillers say", texts[0])
         self._own = {name: self.net.blobs[name].shape for name in self.net.inputs}
 
     def network(self, batch_size: int | None = None, inference: bool = False) -> Network:

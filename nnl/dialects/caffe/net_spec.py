@@ -25,8 +25,8 @@ _ALIKE = {
 class Top:
     """A blob that a layer makes."""
 
-    def __init__(self, layer: LayerSpec, n: int) -> None:
-        self.fn, self.n = layer, n
+    def __init__(self, layer: LayerSpec) -> None:
+        self.fn = layer
 
     def to_proto(self) -> Any:
         """The NetParameter of all layers that this blob is computed by."""
@@ -44,7 +44,7 @@ class LayerSpec:
         ntop, self.in_place = params.pop("ntop", 1), params.pop("in_place", False)
         self.name = params.pop("name", None)
         self.params = params
-        self.tops = tuple(Top(self, i) for i in range(ntop))
+        self.tops = tuple(Top(self) for _ in range(ntop))
         self._message()  # says now what is wrong with the parameters
 
     def to_proto(self) -> Any:
@@ -143,6 +143,7 @@ class NetSpec:
         object.__setattr__(self, "tops", OrderedDict())
 
     def __setattr__(self, name: str, top: Any) -> None:
+        _check(top, f"NetSpec.{name}")
         self.tops[name] = top
 
     def __getattr__(self, name: str) -> Any:
@@ -165,7 +166,14 @@ class NetSpec:
 
 def to_proto(*tops: Any) -> Any:
     """The NetParameter of the layers that some blobs need; they get names by type and number."""
+    for i, top in enumerate(tops):
+        _check(top, f"to_proto: argument {i}")
     return _net({}, tops)
+
+
+def _check(top: Any, what: str) -> None:
+    if not isinstance(top, (Top, LayerSpec)):
+        raise TypeError(f"{what} is {shown(top)}, wanted a top of a layer")
 
 
 def _net(names: dict[Any, str], tops: Any) -> Any:

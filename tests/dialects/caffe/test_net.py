@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Networks of Caffe: how they are read, run, shared and written."""
 
-import sys
-from types import ModuleType
-
 import numpy as np
 import pytest
 
@@ -325,57 +322,6 @@ def test_bad_networks_say_what_is_wrong(text, told, tmp_path):
     with pytest.raises(ValueError, match=told) as error:
         caffe.Net(tmp_path / "bad.prototxt", caffe.TEST)
     assert str(tmp_path / "bad.prototxt") in str(error.value)
-
-
-class Thrice(caffe.Layer):
-    def setup(self, bottom, top):
-        self.factor = float(self.param_str)
-
-    def reshape(self, bottom, top):
-        top[0].reshape(*bottom[0].data.shape)
-
-    def forward(self, bottom, top):
-        top[0].data[...] = self.factor * bottom[0].data
-
-    def backward(self, top, propagate_down, bottom):
-        if propagate_down[0]:
-            bottom[0].diff[...] = self.factor * top[0].diff
-
-
-class Counter(caffe.Layer):
-    def setup(self, bottom, top):
-        self.n = 0
-
-    def reshape(self, bottom, top):
-        top[0].reshape(2, 3)
-
-    def forward(self, bottom, top):
-        self.n += 1
-        top[0].data[...] = self.n
-
-
-def test_layers_in_python_compute_and_read_data(monkeypatch):
-    module = ModuleType("layers_of_mine")
-    module.Thrice, module.Counter = Thrice, Counter
-    monkeypatch.setitem(sys.modules, "layers_of_mine", module)
-    python = 'type: "Python" python_param { module: "layers_of_mine" layer: "%s" param_str: "3" }'
-    text = f"""layer {{ name: "d" top: "x" {python % "Counter"} }}
-    layer {{ name: "a" type: "InnerProduct" bottom: "x" top: "a" inner_product_param {{
-      num_output: 2 weight_filler {{ type: "constant" value: 1 }} }} }}
-    layer {{ name: "t" bottom: "a" top: "b" {python % "Thrice"} }}
-    layer {{ name: "loss" type: "Reduction" bottom: "b" top: "loss" loss_weight: 1 }}"""
-    net = net_of(text, caffe.TRAIN)
-    for n in (1, 2):
-        assert net.forward()["loss"] == 3 * 3 * n * 4
-        np.testing.assert_array_equal(net.blobs["x"].data, n)
-    net.backward()
-    np.testing.assert_array_equal(net.params["a"][0].diff, 3 * 2 * 2)
-    p = messages()["SolverParameter"](base_lr=0.1, net_param=parse_text("NetParameter", text, ""))
-    s = caffe.SGDSolver(p)
-    s.step(2)
-    np.testing.assert_allclose(s.net.params["a"][0].data, 1 - 0.1 * 3 * 2 * (1 + 2), rtol=1e-5)
-    with pytest.raises(ValueError, match="is code in Python, which is not run here"):
-        net_of(text, caffe.TEST, deploy=True)
 
 
 def test_data_comes_from_memory_fillers_and_files(tmp_path, monkeypatch):

@@ -99,6 +99,8 @@ MISTAKES = [
     (lambda n: L.InnerProduct(n.data, num_output="x"), TypeError, "InnerProduct: num_output='x': "),
     (lambda n: L.Conv(n.data), AttributeError, "there is no layer 'Conv': did you mean"),
     (lambda n: P.Pool, AttributeError, "no 'PoolParameter': did you mean PoolingParameter"),
+    (lambda n: setattr(n, "d", L.Data(ntop=2)), TypeError, "NetSpec.d is tuple, wanted a top of"),
+    (lambda n: caffe.to_proto(n.data, 3), TypeError, "to_proto: argument 1 is 3, wanted a top of"),
     (lambda n: n.dat, AttributeError, "NetSpec: no blob is called 'dat': did you mean data"),
     (lambda n: L.Silence((n.data,), ntop=0), TypeError, "Silence: bottom 0 is tuple, wanted a top"),
 ]
@@ -270,45 +272,3 @@ def test_weights_in_hdf5_and_files_without_an_ending():
         for i, p in enumerate(blobs):
             np.testing.assert_array_equal(other.params[name][i].data, p.data)
             np.testing.assert_array_equal(third.params[name][i].data, p.data)
-
-
-class Scaled(caffe.Layer):
-    """The bottom times a parameter, which begins at 3 in training and at 4 otherwise."""
-
-    def setup(self, bottom, top):
-        self.blobs.add_blob(1)
-        self.blobs[0].data[...] = 3 if self.phase == caffe.TRAIN else 4
-
-    def reshape(self, bottom, top):
-        top[0].reshape(*bottom[0].data.shape)
-
-    def forward(self, bottom, top):
-        top[0].data[...] = bottom[0].data * self.blobs[0].data[0]
-
-    def backward(self, top, propagate_down, bottom):
-        self.blobs[0].diff[...] += (top[0].diff * bottom[0].data).sum()
-        bottom[0].diff[...] = top[0].diff * self.blobs[0].data[0]
-
-
-def test_a_layer_in_python_has_parameters_that_learn():
-    n = caffe.NetSpec()
-    n.data = L.Input(shape={"dim": [2, 3]})
-    n.y = L.Python(n.data, module=__name__, layer="Scaled", loss_weight=1)
-    net = caffe.Net(n.to_proto(), caffe.TRAIN)
-    x = np.arange(6.0).reshape(2, 3)
-    np.testing.assert_allclose(net.forward(data=x)["y"], 3 * x)
-    net.backward()
-    net.backward()
-    p = net.params["y"][0]
-    assert p.data == 3 and p.diff == 2 * x.sum()
-    p.data[...] = 5
-    net.save("w.caffemodel")
-    np.testing.assert_allclose(net.forward(data=x)["y"], 5 * x)
-    message = n.to_proto()
-    assert caffe.Net(message, caffe.TEST).forward(data=x)["y"][0, 1] == 4
-    assert caffe.Net(message, "w.caffemodel", caffe.TEST).forward(data=x)["y"][0, 1] == 5
-    param = caffe_pb2.SolverParameter(base_lr=0.1, max_iter=1, train_net_param=message)
-    solver = caffe.get_solver(param)
-    solver.net.blobs["data"].data[...] = x
-    solver.step(1)
-    np.testing.assert_allclose(solver.net.params["y"][0].data, 3 - 0.1 * x.sum(), rtol=1e-5)
