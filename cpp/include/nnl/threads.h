@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 
 #include "nnl/errors.h"
 
@@ -41,7 +42,8 @@ NNL_API void helpers_were_used();
 
 // f(begin, end) over [0, n), in parts of at least `grain` items, one part per thread. A grain
 // should be worth some microseconds. Sleeping threads are only woken for many of them; a grain of 1
-// is work that the caller has divided.
+// is work that the caller has divided. What f throws in a thread is thrown on, of several the one
+// of the first part: an exception that leaves a parallel region would end the process.
 template <class F>
 void parallel_for(int64_t n, [[maybe_unused]] int64_t grain, F&& f) {
 #ifdef _OPENMP
@@ -50,13 +52,24 @@ void parallel_for(int64_t n, [[maybe_unused]] int64_t grain, F&& f) {
   const int parts = static_cast<int>(std::min<int64_t>(threads(), grains));
   if (parts > 1 && !omp_in_parallel() &&
       (grain <= 1 || grains >= worth_waking || helpers_are_awake())) {
+    std::exception_ptr thrown;
+    int64_t thrower = n;
 #pragma omp parallel num_threads(parts)
     {
       const int64_t i = omp_get_thread_num(), k = omp_get_num_threads();
       const int64_t begin = n * i / k, end = n * (i + 1) / k;
-      if (begin < end) f(begin, end);
+      try {
+        if (begin < end) f(begin, end);
+      } catch (...) {
+#pragma omp critical(nnl_thrown)
+        if (begin < thrower) {
+          thrown = std::current_exception();
+          thrower = begin;
+        }
+      }
     }
     helpers_were_used();
+    if (thrown) std::rethrow_exception(thrown);
     return;
   }
 #endif
