@@ -5,6 +5,7 @@ order, and what users do between them."""
 from __future__ import annotations
 
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import nnl.parametric_functions as PF
 import nnl.solvers as S
 
 LR, KEEP = 0.1, 0.9
+COUNT = count()  # parameters outlive their network: each has a scope of its own
 X = {k: np.random.default_rng(ord(k)).normal(size=(4, 16, 6, 6)).astype("f") for k in "abv"}
 NOISE = np.random.default_rng(0).normal(size=(4, 8)).astype("f")
 # Graphs of one network, which want its weights in different orders in memory; and of a GAN.
@@ -47,7 +49,7 @@ class Nnl:
 
     def __init__(self, context: nn.Context, mode: str) -> None:
         self.context, self.mode = context, mode
-        self.scope = f"nnl{id(self)}"
+        self.scope = f"nnl{next(COUNT)}"
         self.held: dict[str, np.ndarray] = {}
         with self.inside():
             self.graphs = self._graphs()
