@@ -56,12 +56,19 @@ class _Preparer:
     def _add_weights_only(self) -> None:
         program, slots = self.program, self.program.slots
         stay = {i for i, s in enumerate(slots) if s.role in (PARAMETER, CONSTANT)} - self.written
+        fills: dict[int, Step] = {}  # steps that read nothing or only fills, by what they make
         for step in program.steps:
             roots = {program.root(i) for i in step.ins if i}
-            fixed = roots and roots <= stay and self.written.isdisjoint(step.outs)
-            if fixed and step.kernel is not None and not step.writes:
-                self.once.add(step)
-                stay.update(step.outs)
+            fixed = roots <= stay | fills.keys() and self.written.isdisjoint(step.outs)
+            if not fixed or step.kernel is None or step.writes:
+                continue
+            if roots <= fills.keys():
+                fills |= dict.fromkeys(step.outs, step)
+                continue
+            self.once.add(step)
+            stay.update(step.outs)
+            for root in roots & fills.keys():
+                self._settled(root, self.once)
 
     def _packed_quantized(self, step: Step) -> list[Step]:
         """What packs the weights of a product of 8 bits, which then reads them so."""

@@ -93,8 +93,7 @@ def dynamic_quantize_lstm(
         sizes = (len(shape_of(value)) - 1) * (1,)
         each = [v if is_var(v) else np.asarray(v) for v in (s, z)]
         each = [v.reshape((v.shape[0], *sizes)) if v.ndim == 1 else v[:, None, :] for v in each]
-        whole = [np.broadcast_to(v, shape_of(value)).astype(np.float32) for v in each]
-        weights.append(transpose(as_real(value, *whole), (0, 2, 1)))
+        weights.append(transpose(as_real(value, *[v.astype(np.float32) for v in each]), (0, 2, 1)))
     known = ("activation_alpha", "activation_beta", "activations", "clip", "direction",
              "hidden_size", "input_forget")  # fmt: skip
     lstm = operator_class("LSTM")(*["x"] * 8, outputs=("y", "h", "c"), **chosen(node, *known))
