@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,6 +61,18 @@ class ArrayCollectives:
         self._agree("all_gather", g, _text(x))
         g.main.all_gather(x.reshape(-1), [row.reshape(-1) for row in rows])
         return rows
+
+    def allocate(self, nbytes: int, call: str, group: str) -> Any:
+        """Bytes for arrays that gather_parts() then need not copy; all ranks make this call."""
+        return self._group(call, group).main.allocate(nbytes, call)
+
+    def gather_parts(self, wholes: Sequence[Any], group: str) -> None:
+        """Give all ranks what each has at its place of arrays of (ranks, elements)."""
+        g = self._group("all_gather", group)
+        text = describe([Spec.of(a.shape, a.dtype) for a in wholes])
+        places = zlib.crc32("".join([g.main.place_of(a) for a in wholes]).encode())
+        self._agree("all_gather", g, f"{text}, at {places:08x}")
+        g.main.gather_parts(wholes)
 
     def scatter_sum(self, xp: Any, parts: Any, group: str) -> Any:
         """The sum over the ranks of their parts for this one."""

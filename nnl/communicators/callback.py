@@ -157,7 +157,8 @@ class CommunicatorBackwardCallback:
                 size = 0
             runs[-1].append(nd)
             size += spec.size
-        memory = self.group.background.allocate(sum([_padded(s.nbytes) for s in specs]))
+        nbytes = sum([_padded(s.nbytes) for s in specs])
+        memory = self.group.background.allocate(nbytes, "all_reduce_callback")
         self.buckets, self.bucket_of, at = [], {}, 0
         for run in runs:
             homes, start = [], at

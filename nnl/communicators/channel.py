@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,8 +50,12 @@ class Channel:
         """
         return [extra]
 
-    def allocate(self, nbytes: int) -> np.ndarray[Any, Any]:
-        """Bytes, aligned, for arrays that sum_in_place() then need not copy."""
+    def allocate(self, nbytes: int, call: str) -> np.ndarray[Any, Any]:
+        """Bytes, aligned, for arrays that sum_in_place() and gather_parts() then need not copy.
+
+        Args:
+            call: What needs them, for the other ranks to agree.
+        """
         raw = np.empty(nbytes + ALIGN, np.uint8)
         start = -raw.ctypes.data % ALIGN
         return raw[start : start + nbytes]
@@ -85,6 +89,10 @@ class Channel:
         """Write the array of rank k to outs[k]."""
         outs[0][...] = array
 
+    def gather_parts(self, wholes: Sequence[Any]) -> None:
+        """Give all ranks what rank k has as wholes[i][k], for all i and k: as all_gather, where
+        the arrays lie already. What allocate() gave is read by the others and not copied before."""
+
     def all_to_all(self, arrays: Sequence[Buffer], outs: Sequence[Buffer]) -> None:
         """Write the array that rank k has for this one to outs[k]."""
         outs[0][...] = arrays[0]
@@ -93,3 +101,20 @@ class Channel:
 def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype that sums of this one are taken in: itself, or float32 for floats of 16 bits."""
     return np.dtype(np.float32) if dtype.itemsize == 2 and dtype.kind in "fV" else dtype
+
+
+def rounds(arrays: Sequence[Buffer], room: int) -> Iterator[list[Buffer]]:
+    """The arrays one after the other, cut into lists of pieces that fit in `room` elements."""
+    pieces: list[Buffer] = []
+    left = room
+    for a in arrays:
+        start = 0
+        while start < len(a):
+            n = min(len(a) - start, left)
+            pieces.append(a[start : start + n])
+            start, left = start + n, left - n
+            if not left:
+                yield pieces
+                pieces, left = [], room
+    if pieces:
+        yield pieces

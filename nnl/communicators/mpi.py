@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.communicators.channel import Buffer, Channel, CommunicatorError, wide
+from nnl.communicators.channel import Buffer, Channel, CommunicatorError, rounds, wide
 
 END = "the end of the script"
 # MPI sums at most this much at a time: buffers of its own that are larger come from fresh memory in
@@ -430,6 +430,11 @@ class MpiChannel(Channel):
         for out, row in zip(outs, whole, strict=True):
             out.view(np.uint8)[...] = row
 
+    def gather_parts(self, wholes: Sequence[Any]) -> None:
+        with self.world.watched(self.call):
+            for rows in wholes:
+                self.comm.Allgather(self.MPI.IN_PLACE, rows.reshape(-1).view(np.uint8))
+
     def all_to_all(self, arrays: Sequence[Buffer], outs: Sequence[Buffer]) -> None:
         mine = np.stack([a.view(np.uint8) for a in arrays])
         theirs = np.empty_like(mine)
@@ -479,20 +484,3 @@ class _Coming:
         """Nothing was begun."""
 
     Wait = Cancel
-
-
-def rounds(arrays: Sequence[Buffer], room: int) -> Iterator[list[Buffer]]:
-    """The arrays one after the other, cut into lists of pieces that fit in `room` elements."""
-    pieces: list[Buffer] = []
-    left = room
-    for a in arrays:
-        start = 0
-        while start < len(a):
-            n = min(len(a) - start, left)
-            pieces.append(a[start : start + n])
-            start, left = start + n, left - n
-            if not left:
-                yield pieces
-                pieces, left = [], room
-    if pieces:
-        yield pieces

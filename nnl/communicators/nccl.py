@@ -114,7 +114,7 @@ class NcclChannel(MpiChannel):
             raise NotImplementedError("the ranks agree on each call, which cannot be recorded")
         return super().agree(call, extra)
 
-    def allocate(self, nbytes: int) -> Any:
+    def allocate(self, nbytes: int, call: str) -> Any:
         self.gpu.device.activate()
         return self.cupy.empty(nbytes, np.uint8)  # CuPy aligns to 512 bytes
 
@@ -202,6 +202,14 @@ class NcclChannel(MpiChannel):
             )
         for out, row in zip(outs, whole, strict=True):
             out.view(np.uint8)[...] = row
+
+    def gather_parts(self, wholes: Sequence[Any]) -> None:
+        self.gpu.device.activate()
+        kind = self.nccl.NCCL_UINT8
+        with self._launch() as stream:
+            for rows in wholes:
+                mine = rows[self.rank]
+                self.device.allGather(mine.data.ptr, rows.data.ptr, mine.nbytes, kind, stream)
 
     def all_to_all(self, arrays: Sequence[Buffer], outs: Sequence[Buffer]) -> None:
         self.gpu.device.activate()

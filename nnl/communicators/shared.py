@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.communicators.channel import ALIGN, Buffer, CommunicatorError, wide
-from nnl.communicators.mpi import MpiChannel, World, rounds
+from nnl.communicators.channel import ALIGN, Buffer, CommunicatorError, rounds, wide
+from nnl.communicators.mpi import MpiChannel, World
 
 STAGE_BYTES = 4 << 20  # per rank, for arrays that lie elsewhere; stays in the shared cache
 BLOCK_BYTES = 64 << 10  # summed at a time: stays in a core's cache between its uses
@@ -81,10 +81,10 @@ class SharedChannel(MpiChannel):
 
     # ---- memory ----
 
-    def allocate(self, nbytes: int) -> np.ndarray[Any, Any]:
+    def allocate(self, nbytes: int, call: str) -> np.ndarray[Any, Any]:
         if self.size == 1:
-            return super().allocate(nbytes)
-        self.agree(f"all_reduce_callback({nbytes} bytes of shared memory)")
+            return super().allocate(nbytes, call)
+        self.agree(f"{call}({nbytes} bytes of shared memory)")
         segment = Segment(self, nbytes)
         self.made += 1
         self.segments[self.made] = weakref.ref(segment)
@@ -189,15 +189,36 @@ class SharedChannel(MpiChannel):
             self.barrier()
 
     def all_gather(self, array: Buffer, outs: Sequence[Buffer]) -> None:
-        regions = self._staged().regions
-        mine, theirs = array.view(np.uint8), [out.view(np.uint8) for out in outs]
-        for start in range(0, len(mine), len(regions[0])):
-            part = slice(start, min(start + len(regions[0]), len(mine)))
-            n = part.stop - start
-            regions[self.rank][:n] = mine[part]
+        outs[self.rank][...] = array
+        self._exchange([outs])
+
+    def gather_parts(self, wholes: Sequence[Any]) -> None:
+        if self.size == 1:
+            return
+        apart = []
+        for rows in wholes:
+            found = self._find(rows)
+            if found is None:
+                apart.append(rows)
+                continue
+            segment, _, at = found
+            n = rows[0].nbytes
+            for k in self.others:
+                start = at + k * n
+                rows[k] = segment.regions[k][start : start + n].view(rows.dtype)
+        self._exchange(apart)
+        if len(apart) < len(wholes):
+            self.barrier()  # the others have read this rank's parts
+
+    def _exchange(self, wholes: Sequence[Any]) -> None:
+        """As gather_parts, of arrays that lie elsewhere."""
+        regions = self._staged().regions if wholes else []
+        every = [[rows[k].view(np.uint8) for rows in wholes] for k in range(self.size)]
+        for parts in zip(*[rounds(a, STAGE_BYTES) for a in every], strict=True):
+            _copy_in(parts[self.rank], regions[self.rank])
             self.barrier()
-            for k, out in enumerate(theirs):
-                out[part] = regions[k][:n]
+            for k in self.others:
+                _copy_out(regions[k], parts[k])
             self.barrier()
 
 

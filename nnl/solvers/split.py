@@ -13,7 +13,7 @@ from nnl.core.ops.describe import Alone
 from nnl.core.ops.op import OPS, Cost, Sample, op
 from nnl.core.settings.context import STATE
 
-LARGE = 1 << 16  # bytes: a piece that is not worth copying beside others
+ALIGN = 64  # bytes: parameters begin at cache lines
 
 
 def cut_piece(xp: Any, x: Any, n: int, place: int) -> Any:
@@ -80,16 +80,26 @@ class gather_pieces:
 
     def forward(self, xp, *arrays):
         wholes, pieces = arrays[: self.count], arrays[self.count :]
-        n = len(self.comm.find_group(self.group))
-        small: dict[Any, list[Any]] = {}
+        ranks = self.comm.find_group(self.group)
+        n, place = len(ranks), ranks.index(self.comm.rank)
+        together: list[Any] = []
+        uneven: dict[Any, list[Any]] = {}
         for p, a in zip(pieces, wholes, strict=True):
-            if p.nbytes >= LARGE and n * p.size == a.size and a.flags.c_contiguous:
-                self.comm.gather(xp, p, self.group, a.reshape(n, p.size))
-            else:
-                small.setdefault(p.dtype, []).append((p, a))
-        for some in small.values():
+            if n * p.size != a.size or not a.flags.c_contiguous:
+                uneven.setdefault(p.dtype, []).append((p, a))
+                continue
+            together.append(a.reshape(n, p.size))
+            if not xp.may_share_memory(a, p):  # else it is its part already
+                together[-1][place] = p
+        for some in uneven.values():
             mine = xp.concatenate([p for p, _ in some])
-            rows, at = self.comm.gather(xp, mine, self.group), 0
+            together.append(xp.empty((n, mine.size), mine.dtype))
+            together[-1][place] = mine
+        self.comm.gather_parts(together, self.group)
+        for some, rows in zip(
+            uneven.values(), together[len(together) - len(uneven) :], strict=True
+        ):
+            at = 0
             for p, a in some:
                 a[...] = rows[:, at : at + p.size].reshape(-1)[: a.size].reshape(a.shape)
                 at += p.size
@@ -116,6 +126,9 @@ class Pieces:
     def __init__(self, comm: Any, group: str) -> None:
         self.comm, self.group, self.n = comm, group, len(comm.find_group(group))
         self.how = {"comm": comm, "group": group}
+        self.specs: list[tuple[int, Spec]] = []
+        self.homes: dict[int, tuple[NdArray, Any]] = {}  # by id: parameters and where they lie
+        self.parts: dict[int, tuple[Any, Any]] = {}  # by id: a buffer, and a view of it
 
     def shape(self, size: int) -> tuple[int, ...]:
         """Of a piece of an array of this size."""
@@ -135,9 +148,14 @@ class Pieces:
             entries: What a solver knows of a parameter: its `variable`, and that of its `piece`.
         Returns:
             (parameter, its piece) of those that have a gradient; the same ones on all ranks.
+
+        Where the number of ranks divides an array, the piece is a part of its memory.
         """
         now: Any = STATE.interpreter.now
         there = []
+        entries = list(entries)
+        if STATE.interpreter.has_values:
+            self._bring_home([e.variable.data for e in entries])
         for e in entries:
             w, p, g = e.variable, e.piece.variable, now.gradient(e.variable)
             if g is None:
@@ -146,19 +164,45 @@ class Pieces:
             there.append((w, p))
             if STATE.interpreter.has_values:
                 space = self.comm.space
-                self._copy(space, w.data, p.data)
-                p.grad.set_spec(Spec.of(p.shape, g.spec.dtype))
-                self._copy(space, g, p.grad)
+                self._part(space, w.data, p.data)
+                self._part(space, g, p.grad)
             else:
                 OPS["store"](p, take_piece(w, **self.how))
                 now.grads[id(p.grad)] = p.grad, take_piece(g, **self.how)
         return there
 
-    def _copy(self, space: str, source: NdArray, into: NdArray) -> None:
-        _, own = piece(source.spec.size, self.comm, self.group)
-        buf, n = into.touch(space), own.stop - own.start
-        buf[:n] = source.read(space).reshape(-1)[own]
-        buf[n:] = 0
+    def _bring_home(self, arrays: Sequence[NdArray]) -> None:
+        """Let parameters lie in one buffer, where the other ranks can read them."""
+        space, specs = self.comm.space, [(id(nd), nd.spec) for nd in arrays]
+        if specs != self.specs:
+            sizes = [-(-nd.spec.nbytes // ALIGN) * ALIGN for nd in arrays]
+            memory, at = self.comm.allocate(sum(sizes), "update", self.group), 0
+            self.homes, self.parts, self.specs = {}, {}, specs
+            for nd, size in zip(arrays, sizes, strict=True):
+                flat = memory[at : at + nd.spec.nbytes].view(nd.spec.dtype)
+                self.homes[id(nd)] = nd, flat.reshape(nd.spec.shape)
+                at += size
+        for nd, home in self.homes.values():
+            buf = nd.touch(space)
+            if buf is not home:  # somebody has written it elsewhere
+                home[...] = buf
+                nd.write(space, home)
+
+    def _part(self, space: str, source: NdArray, into: NdArray) -> None:
+        each, own = piece(source.spec.size, self.comm, self.group)
+        buf, n = source.read(space), own.stop - own.start
+        into.set_spec(Spec.of((each,), source.spec.dtype))
+        if each * self.n == source.spec.size and buf.flags.c_contiguous:
+            of, part = self.parts.get(id(source), (None, None))
+            if of is not buf:
+                part = buf.reshape(-1)[own]
+                self.parts[id(source)] = buf, part
+            if into.bufs.get(space) is not part:
+                into.write(space, part)
+            return
+        mine = into.touch(space)
+        mine[:n] = buf.reshape(-1)[own]
+        mine[n:] = 0
 
     def give(self, pairs: Sequence[tuple[Variable, Variable]]) -> None:
         """Put parameters together from all ranks' pieces."""

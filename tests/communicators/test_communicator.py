@@ -16,8 +16,8 @@ import nnl.communicators as C
 import nnl.functions as F
 from nnl.communicators.base import Group
 from nnl.communicators.callback import CommunicatorBackwardCallback, describe
-from nnl.communicators.channel import Channel
-from nnl.communicators.mpi import STARTED_BY, import_mpi, rounds, timeout_s
+from nnl.communicators.channel import Channel, rounds
+from nnl.communicators.mpi import STARTED_BY, import_mpi, timeout_s
 from nnl.communicators.nccl import DTYPES, dtype_name, gpu_of
 from nnl.core.arrays.spec import Spec
 from nnl.ext_utils import get_extension_context

@@ -213,6 +213,51 @@ def test_a_parameter_without_gradient_stays_as_it_is(tmp_path: Path) -> None:
     run(tmp_path, 2, code)
 
 
+def test_level_1_updates_the_memory_of_parameters(tmp_path: Path) -> None:
+    """Where ranks can read it; whatever a script has written meanwhile, and wherever."""
+    code = """
+    import nnl.solvers as S
+
+    def train(mesh):
+        nn.clear_parameters()
+        sizes = {"even": (4, 300), "uneven": (7, 3), "half": (2, 5), "none": (0,)}
+        for k, shape in sizes.items():
+            value = np.arange(np.prod(shape), dtype="float16" if k == "half" else "float32")
+            value = nn.Variable.from_numpy_array(value.reshape(shape) / 2000, need_grad=True)
+            nn.parameter.set_parameter(k, value)
+        params = nn.get_parameters()
+        even, twice = params["even"], {**params, "again": params["even"]}
+        solver = S.Momentum(0.1)
+        solver.set_parameters(twice)
+        if mesh is not None:
+            C.shard(solver, mesh, level=1)
+        held = []
+        for k in range(6):
+            solver.zero_grad()
+            with nn.auto_forward():
+                loss = sum(F.sum(v * v * v) for v in params.values())
+            loss.backward()
+            if k == 2:
+                even.d[0] = 0.5  # in place
+            if k == 3:
+                even.data = nn.NdArray.from_numpy_array(even.d * 2)  # other memory
+            if k == 4:
+                even.data.cast(np.float64)[...] *= 0.5  # another type
+            solver.update()
+            held.append(even.d)
+        return [v.d.astype("float32") for v in params.values()], held
+
+    (want, _), (got, held) = train(None), train(C.Mesh(shard=2))
+    for a, b in zip(got, want):
+        np.testing.assert_allclose(a, b, rtol=1e-3 if a.shape == (2, 5) else 1e-6)
+    assert np.may_share_memory(held[1], held[2])
+    every = comm.meet("weights", held[-1].tobytes())
+    assert every[0] == every[1]
+    """
+    run(tmp_path, 2, code)
+    run(tmp_path, 2, code, NNL_COMMUNICATOR="mpi")
+
+
 def test_clipping_by_norm_is_that_of_whole_parameters(tmp_path: Path) -> None:
     code = """
     import nnl.solvers as S

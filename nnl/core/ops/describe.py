@@ -64,6 +64,9 @@ class Alone:
         rows[0] = x
         return rows
 
+    def gather_parts(self, wholes: Any, group: str) -> None:
+        """One process: its parts are all."""
+
     def scatter_sum(self, xp: Any, parts: Any, group: str) -> Any:
         return parts[0].copy()
 
