@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import mmap
+import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +18,7 @@ import pytest
 import nnl as nn
 import nnl.communicators as C
 import nnl.solvers as S
+from nnl.core.parameters import safetensors
 from tests.communicators.ranks import finish, run, start
 
 NETWORK = """
@@ -316,3 +321,52 @@ def test_a_rank_that_cannot_write_is_named_on_all(tmp_path: Path) -> None:
     """.replace("FOLDER", repr(str(tmp_path / "saved")))
     _, out, err = finish(start(tmp_path, 2, code))
     assert not err, err
+
+
+def refuse(*args: object) -> int:
+    raise OSError(errno.EINVAL, "Invalid argument")
+
+
+def test_a_copy_is_written_past_the_systems_memory_or_through_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from safetensors.numpy import load_file
+
+    arrays = {
+        "a": np.arange(5000, dtype=np.float32)[::2],
+        "b": np.full((3, 1), 7, np.int64),
+        "none": np.zeros((0, 2), np.float16),
+        "scalar": np.array(2.5),
+    }
+    path, meta = tmp_path / "x.safetensors", {"k": "v"}
+    data = safetensors.packed(path, arrays, meta)
+    assert data.ctypes.data % mmap.PAGESIZE == 0
+    assert data.size % mmap.PAGESIZE > 0 < data.size // mmap.PAGESIZE
+
+    def check() -> None:
+        safetensors.write_packed(path, data)
+        found = load_file(path)
+        assert found.keys() == arrays.keys()
+        for name, a in arrays.items():
+            np.testing.assert_array_equal(found[name], a)
+        path.unlink()
+
+    check()
+    monkeypatch.setattr(os, "O_DIRECT", 0, raising=False)  # so that pwrite is come to
+    usual = os.pwrite
+
+    def within_a_page(file: int, some: Any, at: int) -> int:
+        return usual(file, some[:100], at) if at % 512 == 0 else refuse()
+
+    def full(*args: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for pwrite in (refuse, within_a_page):
+        monkeypatch.setattr(os, "pwrite", pwrite)
+        check()
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OSError, match="No space left on device.*x.safetensors"):
+        safetensors.write_packed(path, data)
+    assert not [*tmp_path.iterdir()]
+    monkeypatch.delattr(os, "O_DIRECT")
+    check()

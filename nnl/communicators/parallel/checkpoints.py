@@ -18,7 +18,8 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +118,13 @@ class Checkpoints:
             error = str(e)
         # the name of this save: files of another one are told from its own
         key = self._meet(f"Checkpoints.save({step})", error, os.urandom(8).hex())
-        arrays, described = self._mine(copied=not wait)
+        arrays, described = self._mine()
         described |= {"save": key, "random": nnl_random.get_state()}
-        job = _Job(self, step, key, text, arrays, described)
+        given = parts / FILE.format(self.rank), arrays, {"nnl": json.dumps(described)}
+        write = partial(safetensors.save, *given)
+        if not wait:
+            write = partial(safetensors.write_packed, given[0], safetensors.packed(*given))
+        job = _Job(self, step, key, text, write)
         self._thread = threading.Thread(target=job.run)
         self._job = job
         self._thread.start()
@@ -157,23 +162,24 @@ class Checkpoints:
         }
         known = {v.data for v, _ in found.values()}
         for name, solver in self.solvers.items():
-            for key, v in solver.get_parameters().items():
+            params = solver.get_parameters()
+            for key, v in params.items():
                 if v.data not in known:  # in no scope, and other solvers' may have the same name
                     found[f"{key}{STATE}{name}"] = v, layout_of(v)
             for key, state in solver.get_states().items():
-                layout = layout_of(solver.get_parameters()[key])
+                layout = layout_of(params[key])
                 if solver.split_over is not None:
                     layout = with_pieces(layout, self.mesh.shard, self.mesh.data, False)
                 for kind, v in state.pstate.items():
                     found[f"{key}{STATE}{name}{STATE}{kind}"] = v, layout
         return found
 
-    def _mine(self, copied: bool) -> tuple[dict[str, Array], dict[str, Any]]:
+    def _mine(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """The arrays that this rank writes, and what they are parts of."""
         arrays, parts = {}, {}
         for key, (v, layout) in self._stored().items():
             if self._writes(layout):
-                arrays[key] = v.d.copy() if copied else v.d
+                arrays[key] = v.d
                 parts[key] = _described(layout)
         solvers = {
             name: {
@@ -233,16 +239,10 @@ class _Job:
     """What one rank does for a checkpoint after its arrays have been taken."""
 
     def __init__(
-        self,
-        owner: Checkpoints,
-        step: int,
-        key: str,
-        extra: str,
-        arrays: dict[str, Array],
-        described: dict[str, Any],
+        self, owner: Checkpoints, step: int, key: str, extra: str, write: Callable[[], None]
     ) -> None:
         self.owner, self.step, self.key, self.extra = owner, step, key, extra
-        self.arrays, self.described = arrays, described
+        self.write = write
         self.parts = owner.folder / PARTS.format(step)
         self.error = ""  # how it has ended
 
@@ -250,8 +250,7 @@ class _Job:
         """Write the checkpoint, and on rank 0 finish it."""
         rank = self.owner.rank
         try:
-            meta = {"nnl": json.dumps(self.described)}
-            safetensors.save(self.parts / FILE.format(rank), self.arrays, meta)
+            self.write()
             if rank == 0:
                 self._finish()
         except Exception as error:  # whatever it is, the others wait for this rank
