@@ -172,6 +172,125 @@ train.FtrlOptimizer(0.1, -0.6, 0.2, l2_regularization_strength=0.3)
 
 # What sessions do: each script leaves arrays in `out`.
 SCRIPTS = {
+    "data of arrays": """
+x = tf.placeholder(tf.float32, [None, 2])
+d = tf.data.Dataset.from_tensor_slices((x, np.arange(6)))
+d = d.map(lambda a, n: (a * 2, tf.one_hot(n, 3))).repeat(2).batch(4)
+it = d.make_initializable_iterator()
+a, b = it.get_next()
+out = [d.output_shapes[1].as_list()[1:]]
+s.run(it.initializer, {x: np.arange(12.0).reshape(6, 2)})
+try:
+    while True:
+        out += s.run([a, b, tf.reduce_sum(a)])
+except tf.errors.OutOfRangeError:
+    out.append(len(out))
+""",
+    "data of generators": """
+def rows():
+    for i in range(1, 8):
+        yield [i] * i, {"n": i}
+d = tf.data.Dataset.from_generator(rows, (tf.int32, {"n": tf.float32}), (tf.TensorShape([None]), {"n": []}))
+d = d.filter(lambda x, n: n["n"] > 2.0).padded_batch(3, ([None], {"n": []}), (-1, {"n": 0.5}))
+it = d.make_one_shot_iterator().get_next()
+out = []
+for _ in range(2):
+    x, n = s.run(it)
+    out += [x, n["n"]]
+""",
+    "data of data": """
+D = tf.data.Dataset
+one, two = D.range(3), D.range(10, 20, 2)
+both = D.zip((one.concatenate(two), two.take(-1).skip(2).cache().repeat(2)))
+many = D.range(2, 5).flat_map(lambda n: D.from_tensors(n).repeat(n)).shard(2, 1)
+far = tf.data.Iterator.from_structure(one.output_types, one.output_shapes)
+n, first, second = far.get_next(), far.make_initializer(one), far.make_initializer(two)
+handle = tf.placeholder(tf.string, [])
+m = tf.data.Iterator.from_string_handle(handle, one.output_types, one.output_shapes).get_next()
+text = s.run(two.make_one_shot_iterator().string_handle())
+out = [s.run(m, {handle: text}) for _ in range(2)]
+for op in (first, second, first):
+    s.run(op)
+    out += [s.run(n), s.run(n)]
+for d in (both.batch(6), many.batch(4, drop_remainder=True), D.range(9).shuffle(9).batch(9).map(tf.reduce_sum)):
+    out += np.reshape(s.run(d.make_one_shot_iterator().get_next()), (-1, 1)).tolist()
+""",
+    "py_func": """
+x = tf.placeholder(tf.float32, [2])
+y, n = tf.py_func(lambda a, b: (a + b, np.int64(len(a))), [x * 2, tf.constant([1.0, 5.0])], [tf.float32, tf.int64])
+y.set_shape([2])
+out = s.run([y * x, n, tf.gradients(y * x, x)[0]], {x: [3.0, 4.0]})
+""",
+    "queues": """
+q = tf.FIFOQueue(20, [tf.float32, tf.int32], [[2], []])
+put = q.enqueue_many([np.arange(8.0).reshape(4, 2), np.arange(4)])
+one, many = q.dequeue(), q.dequeue_many(2)
+s.run(put)
+s.run(q.enqueue([[9.0, 9.0], 9]))
+out = [*s.run(one), s.run(q.size()), *s.run(many)]
+runner = tf.train.QueueRunner(q, [put])
+coord = tf.train.Coordinator()
+threads = runner.create_threads(s, coord, start=True)
+out += [s.run(one)[1] for _ in range(2)]
+coord.request_stop()
+out.append(coord.should_stop())
+""",
+    "batches of files": """
+import os, tempfile
+folder = tempfile.mkdtemp()
+path = os.path.join(folder, "x.csv")
+with open(path, "w") as file:
+    file.write("a,b,c\\n1,2.5,p\\n3,,q\\n5,0.5,r\\n")
+files = tf.train.string_input_producer([path], shuffle=False)
+_, line = tf.TextLineReader(skip_header_lines=1).read(files)
+n, x, t = tf.decode_csv(line, [[0], [9.0], [""]])
+batch = tf.train.batch([n, x, tf.decode_raw(t, tf.uint8)], 2, shapes=[[], [], [1]])
+part = tf.train.slice_input_producer([np.arange(4.0), np.arange(8).reshape(4, 2)], shuffle=False, num_epochs=1)
+last = tf.train.batch(part, 3, allow_smaller_final_batch=True)
+mixed = tf.train.shuffle_batch([tf.train.range_input_producer(6, shuffle=False).dequeue()], 6, 12, 0)
+s.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+coord = tf.train.Coordinator()
+threads = tf.train.start_queue_runners(s, coord)
+out = [v for _ in range(2) for v in s.run(batch)] + [v for _ in range(2) for v in s.run(last)]
+out += [np.shape(s.run(mixed)), s.run(tf.string_to_number(["1.5", "2"]))]
+try:
+    s.run(last)
+except tf.errors.OutOfRangeError:
+    out.append(1)
+coord.request_stop()
+coord.join(threads)
+""",
+    "sessions with hooks": """
+import glob, tempfile
+folder = tempfile.mkdtemp()
+out = []
+class Hook(tf.train.SessionRunHook):
+    def begin(self):
+        out.append(1)
+    def before_run(self, context):
+        return tf.train.SessionRunArgs({"w": loss}, {x: 2.0})
+    def after_run(self, context, values):
+        out.append(values.results["w"])
+    def end(self, session):
+        out.append(session.run(w))
+for last in (4, 7):
+    with tf.Graph().as_default():
+        step, x = tf.train.get_or_create_global_step(), tf.placeholder(tf.float32, [])
+        w = tf.get_variable("w", initializer=1.0)
+        loss = w * w * x
+        op = tf.train.GradientDescentOptimizer(0.1).minimize(loss, global_step=step)
+        hooks = [Hook(), tf.train.StopAtStepHook(last_step=last), tf.train.NanTensorHook(w)]
+        with tf.train.MonitoredTrainingSession(checkpoint_dir=folder, hooks=hooks, save_checkpoint_steps=3) as session:
+            while not session.should_stop():
+                session.run(op)
+        out += sorted(int(f.split("-")[-1].split(".")[0]) for f in glob.glob(folder + "/*.index"))
+with tf.Graph().as_default():
+    n = tf.data.Dataset.range(3).make_one_shot_iterator().get_next()
+    with tf.train.MonitoredSession() as session:
+        while not session.should_stop():
+            out.append(session.run(n))
+out.append(-1)
+""",
     "control_dependencies": """
 v = tf.Variable([1.0, 2.0])
 with tf.control_dependencies([v.assign_add([1.0, 1.0])]):

@@ -392,6 +392,18 @@ WRONG = {
     "x.eval()": r"Cannot evaluate tensor using `eval\(\)`: No default session is registered",
     "tf.train.Saver([w]).restore(s, '/nowhere')": "The passed save_path is not a valid checkpoint",
     "tf.train.Saver([w]).save(s, '/nowhere/model')": "Parent directory of /nowhere/model doesn't",
+    "s.run(tf.data.Dataset.from_tensors(x).make_initializable_iterator().get_next())": "has not "
+    "been initialized. Ensure that you have run the initializer operation for this iterator",
+    "s.run(tf.data.Dataset.range(0).make_one_shot_iterator().get_next())": "End of sequence",
+    "s.run(tf.data.Dataset.from_tensors([1, 2, 3]).padded_batch(1, [2]).make_one_shot_iterator()"
+    ".get_next())": r"padded_batch: an element of shape \(3,\) is larger than \(2,\)",
+    "tf.data.Dataset.range(3).make_one_shot_iterator().initializer": "does not have an initializer",
+    "s.run(tf.decode_csv(['1,2'], [[0]]))": "Expect 1 fields but have 2 in record",
+    "s.run(tf.decode_csv(['1,'], [[0], np.zeros(0)]))": "a field is required but missing",
+    "s.run(tf.string_to_number(['a']))": "could not convert string to float: 'a'",
+    "s.run(tf.read_file('/nowhere/x'))": "No such file or directory: '/nowhere/x'",
+    "s.run(tf.FIFOQueue(3, [tf.int32]).dequeue())": "fifo_queue: it is empty, and nothing puts",
+    "tf.train.StopAtStepHook()": "One of num_steps or last_step must be specified",
     "tf.get_default_graph().get_operation_by_name('q')": "The name 'q' refers to an Operation not",
 }
 

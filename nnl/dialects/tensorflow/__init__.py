@@ -14,14 +14,18 @@ import numpy as _np
 
 from nnl.dialects.tensorflow import arrays as _arrays  # noqa: F401  fills the table
 from nnl.dialects.tensorflow import control as _control
+from nnl.dialects.tensorflow import data as _data
 from nnl.dialects.tensorflow import graph as _graph
+from nnl.dialects.tensorflow import host as _host
 from nnl.dialects.tensorflow import image as _image
 from nnl.dialects.tensorflow import initializers as _initializers
 from nnl.dialects.tensorflow import layers as _layers
 from nnl.dialects.tensorflow import losses as _losses
+from nnl.dialects.tensorflow import monitored as _monitored
 from nnl.dialects.tensorflow import nn as _nn
 from nnl.dialects.tensorflow import operation as _operation
 from nnl.dialects.tensorflow import platform as _platform
+from nnl.dialects.tensorflow import queues as _queues
 from nnl.dialects.tensorflow import rnn as _rnn
 from nnl.dialects.tensorflow import saver as _saver
 from nnl.dialects.tensorflow import session as _session
@@ -70,7 +74,9 @@ _OWN = {
     "local_variables local_variables_initializer moving_average_variables no_op "
     "report_uninitialized_variables set_random_seed trainable_variables variable_scope "
     "variables_initializer",
+    _host: "decode_csv decode_raw py_func read_file string_to_number",
     _platform: "app flags gfile logging",
+    _queues: "FIFOQueue QueueBase RandomShuffleQueue TextLineReader WholeFileReader",
 }
 for _module, _names in _OWN.items():
     globals().update({n: getattr(_module, n) for n in _names.split()})
@@ -89,14 +95,25 @@ def tuple(tensors, name=None, control_inputs=None):
 _cells = {k: v for k, v in _public(_rnn).items() if k.endswith(("Cell", "Wrapper", "Tuple"))}
 _unrolled = {k: v for k, v in _public(_rnn).items() if k.endswith("_rnn")}
 _CONTRIB = {k: v for k, v in _public(_layers).items() if k.startswith("contrib_")}
-train = _Names(**_public(_train, "gradients"), **_train.DECAYS, **_public(_saver))
+train = _Names(
+    **_public(_train, "gradients"),
+    **_train.DECAYS,
+    **_public(_saver),
+    **_public(_monitored),
+    **_public(_queues, *_OWN[_queues].split()),
+)
+data = _space(_data, "Dataset Iterator TextLineDataset")
 layers = _Names(**_public(_layers, *_CONTRIB))
 losses = _Names(**_public(_losses), **_losses.LOSSES)
-image = _Names(**_public(_image), **_image.IMAGE)
+image = _Names(
+    **_public(_image),
+    **_image.IMAGE,
+    **dict.fromkeys(["decode_image", "decode_jpeg", "decode_png"], _host.decode_image),
+)
 summary = _space(_summary, "scalar histogram image merge merge_all FileWriter Summary")
 rnn_cell = _Names(**_cells)
 nn = _Names(**_nn.NN, **_unrolled, log_sigmoid=_table.N.log_sigmoid, rnn_cell=rnn_cell)
-errors = _space(_session, "FailedPreconditionError InvalidArgumentError NotFoundError OpError")
+errors = _Names(**{k: v for k, v in _public(_session).items() if k.endswith("Error")})
 math = _Names(**_table.N)
 linalg = _Names(
     **{k: _table.N[k] for k in "norm trace diag_part eye einsum tensordot matmul".split()}
@@ -126,6 +143,7 @@ contrib = _Names(
     rnn=_Names(**_cells, **_unrolled),
     seq2seq=_space(_rnn, "sequence_loss"),
     framework=_Names(nest=nest),
+    data=data,
     layers=_Names(
         xavier_initializer=_initializers.xavier_initializer,
         xavier_initializer_conv2d=_initializers.xavier_initializer,

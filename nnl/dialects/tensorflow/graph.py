@@ -107,7 +107,7 @@ class Graph:
     def control_dependencies(self, inputs):
         """What is made inside runs after these operations, which run whenever it does."""
         outer = self.after
-        more = [x.outputs[0] if isinstance(x, ws.Operator) else x for x in inputs or ()]
+        more = [x if isinstance(x, ws.Tensor) else x.outputs[0] for x in inputs or ()]
         self.after = () if inputs is None else (*outer, *more)
         try:
             yield
@@ -245,7 +245,7 @@ class Tensor(ws.Tensor):
     @property
     def op(self):
         """What makes it."""
-        return Leaf(self) if self.operator is None else self.operator
+        return self.operator or self.__dict__.get("host") or Leaf(self)
 
     @property
     def shape(self):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import nnl.workspace as ws
 from nnl.core.arguments.suggest import did_you_mean
 from nnl.core.parameters.parameter import parameter_scope, pop_parameter
 from nnl.dialects.tensorflow.graph import SESSIONS, Leaf, Tensor, get_default_graph
+from nnl.dialects.tensorflow.host import hosts
 from nnl.dialects.tensorflow.operation import one_program
 from nnl.dialects.tensorflow.shapes import TensorShape, merged, shown
 
@@ -35,6 +37,26 @@ class InvalidArgumentError(OpError):
 
 class NotFoundError(OpError):
     """A file, or a tensor in it, is missing."""
+
+
+class OutOfRangeError(OpError):
+    """There are no more elements."""
+
+
+class CancelledError(OpError):
+    """A queue is closed."""
+
+
+class AbortedError(OpError):
+    """A run was given up."""
+
+
+class UnavailableError(OpError):
+    """A machine is not there."""
+
+
+class DataLossError(OpError):
+    """A file is damaged."""
 
 
 class Transaction(ws.Function):
@@ -81,6 +103,16 @@ class Transaction(ws.Function):
             if not made.pop():
                 raise InvalidArgumentError(f"assertion failed: {op.name}: {op.message}")
         return [np.array(v, t.dtype) for t, v in zip(self.outputs, made, strict=False)]
+
+
+_name = attrgetter("key")
+
+
+def _transaction(targets, feeds):
+    """What computes tensors; texts that are given pass by it."""
+    texts = {t for t in feeds if t.dtype.kind == "O"}
+    targets = [t for t in targets if t not in texts]
+    return Transaction(targets, [t for t in feeds if t not in texts])
 
 
 def _missing(t):
@@ -131,19 +163,31 @@ class Session:
         fed = self._fed(feed_dict or {})
         wanted = {}
         build = self._fetched(fetches, wanted)
-        feeds = sorted(fed, key=lambda t: t.key)
-        targets = sorted(wanted, key=lambda t: t.key)
+        return build(self.values_of(wanted, fed))
+
+    def values_of(self, wanted, fed):
+        """The values of tensors by those of others, where what Python runs for it is noted."""
+        feeds = sorted(fed, key=_name)
+        targets = sorted(wanted, key=_name)
         key = tuple(targets), tuple(feeds)
         transactions = self.graph.transactions
         found = transactions.get(key)
         if found is None:
             with self.graph.as_default():
-                found = transactions[key] = Transaction(targets, feeds)
+                found = transactions[key] = hosts(targets, feeds) or _transaction(targets, feeds)
         try:
-            made = found.run([fed[t] for t in feeds])
+            if isinstance(found, list):
+                for op in found:
+                    if op.outputs[0] not in fed:
+                        op.run_in(self, fed)
+                return self.values_of(wanted, fed)
+            made = found.run([fed[t] for t in found.inputs])
+        except FileNotFoundError as error:
+            raise NotFoundError(str(error)) from error
         except (ValueError, ZeroDivisionError) as error:
             raise InvalidArgumentError(str(error)) from error
-        return build(dict(zip(targets, made, strict=True)))
+        values = dict(zip(found.outputs, made, strict=False))
+        return values if len(values) >= len(targets) else {**fed, **values}
 
     def _fed(self, feed_dict):
         fed = {}

@@ -284,7 +284,7 @@ moving_average_variables = _collection(GraphKeys.MOVING_AVERAGE_VARIABLES)
 def group(*inputs, name=None):
     """An operation that runs others."""
     flat = [x for i in inputs for x in (i if isinstance(i, (list, tuple)) else [i])]
-    after = [x.outputs[0] if isinstance(x, ws.Operator) else x for x in flat]
+    after = [x if isinstance(x, ws.Tensor) else x.outputs[0] for x in flat]
     return Operation("NoOp", lambda: np.zeros(()), (), name or "group_deps", after=after)
 
 
