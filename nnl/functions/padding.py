@@ -62,6 +62,8 @@ class FromSources(MovesData):
 class Padding(FromSources):
     """Which elements pad reads."""
 
+    follows_order = True
+
     def widths(self, rank):
         """(before, after) of every axis."""
         pairs = list(zip(self.pad_width[::2], self.pad_width[1::2], strict=True))

@@ -72,6 +72,7 @@ class Reduction:
 
     axes: tuple[int, ...] | None = None
     keep_dims: bool = False
+    follows_order = True
 
     def resolve(self, x):
         axes = range(len(x.shape)) if self.axes is None else self.axes

@@ -22,6 +22,8 @@ __all__ = ["slice", "flip", "tile"]
 class Region:
     """Common to slice and its gradient: which part of an array start, stop and step name."""
 
+    follows_order = True
+
     def region(self, shape):
         """Index tuple of numpy, one slice per axis; the arguments belong to the last axes."""
         n = len(shape) - len(self.start)

@@ -65,3 +65,27 @@ def test_a_normalization_that_gives_its_statistics_stays_channels_last():
 
     assert steps_of(build, train=False)["to_layout"] == 1
     assert steps_of(build)["to_layout"] == 2
+
+
+FOLLOWING = {
+    "pad": lambda y: F.pad(y, (1, 0, 2, 1), "constant", 0.5),
+    "pad of channels": lambda y: F.pad(y, (0, 0, 0, 3, 1, 1, 0, 0)),
+    "reflect": lambda y: F.pad(y, (1, 2, 2, 1), "reflect"),
+    "slice": lambda y: y[:, 2:9, ::-2, 1:5],
+    "mean": lambda y: F.mul2(y, F.mean(y, axis=(2, 3), keepdims=True)),
+    "max of channels": lambda y: F.sub2(y, F.max(y, axis=1, keepdims=True)),
+    "sum of rows": lambda y: F.mul2(y, F.sum(y, axis=3, keepdims=True)),
+    "min": lambda y: F.mul2(y, F.reshape(F.min(y, axis=(2, 3)), (*y.shape[:2], 1, 1))),
+    "resize": lambda y: F.interpolate(y, output_size=(12, 7), mode="nearest"),
+}
+
+
+@pytest.mark.parametrize("function", FOLLOWING.values(), ids=FOLLOWING)
+def test_what_follows_the_order_of_its_images(function):
+    def build():
+        y, w = convolved()
+        h = function(y)
+        return F.sum(F.convolution(h, leaf(8, h.shape[1], 1, 1, seed=2))), [w]
+
+    assert steps_of(build, train=False)["to_layout"] == 1
+    steps_of(build)  # whose gradients are those of numpy

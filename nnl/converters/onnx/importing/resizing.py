@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from nnl.converters.onnx.values.values import check_size, reshape, transpose, va
 from nnl.functions.onnx_resize import cubic_weights, nearest, positions
 
 _MODES = ("nearest", "linear", "cubic")
+HALF = ("half_pixel", "pytorch_half_pixel")
 
 
 def resized(x: Any, scales: Any, sizes: Any, how: dict[str, Any]) -> Any:
@@ -41,6 +43,10 @@ def resized(x: Any, scales: Any, sizes: Any, how: dict[str, Any]) -> Any:
     if how["kind"] == "align_corners" and scales is not None:
         plain = plain and all(n * s == m for n, s, m in zip(old, scales, new, strict=True))
     if plain and (scales is None or sizes is None) and min(new) > 0:
+        same = as_interpolate(old, new, scales, how)
+        if same is not None:
+            last = max(1, len(old) - 2)
+            return F.interpolate(x, output_size=new[-last:], **same)
         return F.onnx_resize(
             x,
             roi=how.get("roi", ()),
@@ -58,6 +64,31 @@ def resized(x: Any, scales: Any, sizes: Any, how: dict[str, Any]) -> Any:
         if n != m or scale != 1:
             x = along(x, axis, matrix(n, m, scale, how))
     return x
+
+
+def as_interpolate(
+    old: Sequence[int], new: Sequence[int], scales: Any, how: dict[str, Any]
+) -> dict[str, Any] | None:
+    """Arguments by which F.interpolate, for which there are faster kernels, does the same with the
+    axes behind the first two; None where it does not."""
+    lead = min(2, len(old) - 1)
+    factors = [m / n for n, m in zip(old, new, strict=True)] if scales is None else scales
+    if old[:lead] != new[:lead] or any(f != 1 for f in factors[:lead]):
+        return None
+    if any(n * f != m for n, m, f in zip(old, new, factors, strict=True)):
+        return None  # positions go by the scale, not by the sizes
+    kind = how["kind"]
+    if how["mode"] == "nearest":
+        whole = all(f == int(f) for f in factors)  # else a position may lie on a border
+        down = kind == "asymmetric" and how["nearest_mode"] == "floor"
+        middle = kind in HALF and how["nearest_mode"].startswith("round")
+        return {"mode": "nearest"} if whole and (down or middle) else None
+    if how["mode"] == "linear" and kind in ("asymmetric", "align_corners", *HALF):
+        if kind == "half_pixel" and any(m == 1 != n for n, m in zip(old, new, strict=True)):
+            return None
+        half = kind in HALF
+        return {"mode": "linear", "half_pixel": half, "align_corners": kind == "align_corners"}
+    return None
 
 
 def along(x: Any, axis: int, weights: Any) -> Any:

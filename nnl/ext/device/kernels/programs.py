@@ -102,6 +102,8 @@ def _reduction(kind: str, mean: bool, attrs: dict[str, Any], ins: Ins, outs: Out
     x = ins[0]
     if x is None or len(outs) != 1 or attrs.get("only_index") or not is_real(x, outs[0]):
         return None
+    if outs[0].channels_last and len(outs[0].shape) > 2:
+        return None
     axes = attrs.get("axes")
     axes = tuple(range(len(x.shape))) if axes is None else axes
     n = math.prod(x.shape[a] for a in axes)

@@ -11,7 +11,7 @@ from nnl.core.arrays.spec import Spec
 from nnl.core.ops.op import OPS
 from nnl.ext.library import LAYOUTS, Library, kernel_names, native_spec, plain_attributes
 from nnl.graph.passes.fusing.quantized import PRODUCTS
-from nnl.graph.program.program import CONSTANT, PARAMETER, Program, Step
+from nnl.graph.program.program import CONSTANT, PARAMETER, STATE, Program, Step
 
 PACK, PACK_WEIGHTS = "pack_convolution", "pack_weights"
 QUANTIZED = frozenset(PRODUCTS.values())
@@ -55,7 +55,8 @@ class _Preparer:
 
     def _add_weights_only(self) -> None:
         program, slots = self.program, self.program.slots
-        stay = {i for i, s in enumerate(slots) if s.role in (PARAMETER, CONSTANT)} - self.written
+        roles = (PARAMETER, STATE, CONSTANT)
+        stay = {i for i, s in enumerate(slots) if s.role in roles} - self.written
         fills: dict[int, Step] = {}  # steps that read nothing or only fills, by what they make
         for step in program.steps:
             roots = {program.root(i) for i in step.ins if i}
