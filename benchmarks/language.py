@@ -10,7 +10,7 @@ prefill  512 tokens at once
 clients  tokens of 16 texts side by side by tokens of one
 train    steps of AdamW in float32 and bfloat16, float32 parameters: tokens a second of the
          processor's time and thread, and the share of the fastest product that was measured
-peers    transformers (PyTorch) where it is installed
+peers    transformers (PyTorch) and llama.cpp (packages llama-cpp-python and gguf), where installed
 
 All measurements are in one process, in turns; each is the median of several.
 """
@@ -160,6 +160,10 @@ def measure(name: str, threads: int) -> list[dict[str, Any]]:
             found = of_transformers(folder, prompt, threads, kind)
             if found:
                 report("transformers", kind, **found)
+        for kind in ("F32", "Q8_0", "Q4_0", "BF16"):
+            found = of_llama_cpp(folder, name, prompt, threads, kind)
+            if found:
+                report("llama.cpp", kind, **found)
     return rows
 
 
@@ -292,6 +296,81 @@ def of_transformers(folder: str, prompt: Any, threads: int, kind: str) -> dict[s
     beside = statistics.median(written(CLIENTS) for _ in range(2))
     took = seconds(read, 3)
     return {"decode": alone, "prefill": PREFILL / took, "clients": beside / alone}
+
+
+GGUF_NAMES = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+}  # fmt: skip
+
+
+def write_gguf(folder: str, name: str, kind: str) -> Path:
+    """A file of llama.cpp with the weights of a folder; its vocabulary has no words."""
+    import gguf
+    from safetensors.numpy import load_file
+
+    config, path = MODELS[name], Path(folder) / f"{kind}.gguf"
+    writer = gguf.GGUFWriter(path, config["model_type"])
+    writer.add_context_length(1024)
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_tokenizer_model("none")
+    dtype = gguf.GGMLQuantizationType[kind]
+    for key, value in load_file(Path(folder) / "model.safetensors").items():
+        *layer, part, end = key.removeprefix("model.").split(".")
+        if layer:
+            new = f"blk.{layer[1]}.{GGUF_NAMES['.'.join([*layer[2:], part])]}.{end}"
+        else:
+            new = {"embed_tokens": "token_embd", "norm": "output_norm"}[part] + f".{end}"
+        if value.ndim == 2:
+            writer.add_tensor(new, gguf.quants.quantize(value, dtype), raw_dtype=dtype)
+        else:
+            writer.add_tensor(new, value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def of_llama_cpp(folder: str, name: str, prompt: Any, threads: int, kind: str) -> dict[str, float]:
+    """Decode and prefill of llama.cpp; nothing where it is not installed."""
+    try:
+        import llama_cpp
+    except ImportError:
+        return {}
+    path = write_gguf(folder, name, kind)
+    model = llama_cpp.Llama(
+        str(path), n_ctx=1024, n_batch=PREFILL, n_ubatch=PREFILL, n_threads=threads,
+        n_threads_batch=threads, verbose=False,
+    )  # fmt: skip
+
+    def written() -> float:
+        model.reset()
+        model.eval(prompt[:8])
+        model.eval([5])
+        start = time.perf_counter()
+        for _ in range(TOKENS):
+            model.eval([5])
+        return TOKENS / (time.perf_counter() - start)
+
+    def read() -> None:
+        model.reset()
+        model.eval(prompt)
+
+    alone = statistics.median(written() for _ in range(4))
+    took = seconds(read, 3)
+    model.close()
+    path.unlink()
+    return {"decode": alone, "prefill": PREFILL / took}
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from nnl.ext.library import Library
 from nnl.graph.passes.fusing.attention import fuse_attention
 from nnl.graph.passes.fusing.attention_packed import pack_attention
 from nnl.graph.passes.fusing.bias import fuse_biases, fuse_product_bias
-from nnl.graph.passes.fusing.convolution import fuse_bias_gradient
+from nnl.graph.passes.fusing.convolution import fold_padding, fuse_bias_gradient
 from nnl.graph.passes.fusing.elementwise import fuse_elementwise
 from nnl.graph.passes.fusing.epilogue import fuse_epilogues
 from nnl.graph.passes.fusing.normalization import fuse_normalization
@@ -52,6 +52,7 @@ PASSES: list[Pass] = [
     take_apart,
     fold_constants,
     merge_common,
+    fold_padding,
     fuse_attention,
     pack_attention,
     fuse_softmax,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fuse the gradients of a convolution by weights and bias."""
+"""Let a convolution pad its input; fuse its gradients by weights and bias."""
 
 from __future__ import annotations
 
@@ -8,6 +8,54 @@ from nnl.graph.passes.rewriting.rewriter import Rewriter
 from nnl.graph.program.program import Program, Step
 
 WEIGHT_BIAS = "convolution_weight_bias"
+
+
+def fold_padding(program: Program, lib: Library) -> None:
+    """A convolution of an input that is padded with as many zeros at both ends pads it itself.
+
+    So exporters write what Keras calls ZeroPadding2D, and what TensorFlow's SAME is for an odd
+    kernel without steps.
+    """
+    _Folder(program, lib).run()
+
+
+class _Folder(Rewriter):
+    def run(self) -> None:
+        self.each(pad=self._fold)
+
+    def _fold(self, pad: Step) -> None:
+        x, y = pad.ins[0], pad.outs[0]
+        zeros = pad.attrs["mode"] == "constant" and pad.attrs["constant_value"] == 0
+        if not zeros or pad.open or y in self.program.kept or y in self.views:
+            return
+        readers = [s for s in self.readers.get(y, []) if self.usable(s, pad.second)]
+        if not readers or len(readers) != len(self.readers[y]):
+            return
+        widths = [w for s in readers if (w := self._widths(pad, s)) is not None]
+        if len(widths) != len(readers):
+            return
+        for step, more in zip(readers, widths, strict=True):
+            own = step.attrs["pad"]
+            step.attrs = {**step.attrs, "pad": tuple(map(sum, zip(own, more, strict=True)))}
+            step.ins = (x, *step.ins[1:])
+        self.gone.add(pad)
+
+    def _widths(self, pad: Step, step: Step) -> tuple[int, ...] | None:
+        """How many pixels of each spatial axis of a convolution's data are padded, if that is all
+        that is."""
+        at = step.attrs
+        if step.op != "convolution" or step.ins.count(pad.outs[0]) != 1 or "pad" in step.open:
+            return None
+        if step.ins[0] != pad.outs[0]:
+            return None
+        rank, n = self.spec(pad.ins[0]).ndim, len(at["pad"])
+        width: tuple[int, ...] = tuple(pad.attrs["pad_width"])
+        width = (0,) * (2 * rank - len(width)) + width
+        before, after = width[::2], width[1::2]
+        end = rank - bool(at["channel_last"])
+        if before != after or any(before[: end - n]) or any(before[end:]):
+            return None
+        return before[end - n : end]
 
 
 def fuse_bias_gradient(program: Program, lib: Library) -> None:
