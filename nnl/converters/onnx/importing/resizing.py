@@ -70,25 +70,25 @@ def as_interpolate(
     old: Sequence[int], new: Sequence[int], scales: Any, how: dict[str, Any]
 ) -> dict[str, Any] | None:
     """Arguments by which F.interpolate, for which there are faster kernels, does the same with the
-    axes behind the first two; None where it does not."""
+    axes behind the first two, whatever their sizes are; None where it does not."""
     lead = min(2, len(old) - 1)
-    factors = [m / n for n, m in zip(old, new, strict=True)] if scales is None else scales
-    if old[:lead] != new[:lead] or any(f != 1 for f in factors[:lead]):
+    if old[:lead] != new[:lead] or (scales is not None and any(s != 1 for s in scales[:lead])):
         return None
-    if any(n * f != m for n, m, f in zip(old, new, factors, strict=True)):
+    whole = scales is not None and all(s == int(s) for s in scales)
+    if scales is not None and not whole:
         return None  # positions go by the scale, not by the sizes
     kind = how["kind"]
     if how["mode"] == "nearest":
-        whole = all(f == int(f) for f in factors)  # else a position may lie on a border
         down = kind == "asymmetric" and how["nearest_mode"] == "floor"
-        middle = kind in HALF and how["nearest_mode"].startswith("round")
-        return {"mode": "nearest"} if whole and (down or middle) else None
-    if how["mode"] == "linear" and kind in ("asymmetric", "align_corners", *HALF):
-        if kind == "half_pixel" and any(m == 1 != n for n, m in zip(old, new, strict=True)):
-            return None
-        half = kind in HALF
-        return {"mode": "linear", "half_pixel": half, "align_corners": kind == "align_corners"}
-    return None
+        middle = whole and kind in HALF and how["nearest_mode"].startswith("round")
+        return {"mode": "nearest"} if down or middle else None
+    if how["mode"] != "linear" or kind not in ("asymmetric", "align_corners", *HALF):
+        return None
+    if kind == "half_pixel" and not whole:  # which takes the middle for one pixel
+        return None
+    return {
+        "mode": "linear", "half_pixel": kind in HALF, "align_corners": kind == "align_corners"
+    }  # fmt: skip
 
 
 def along(x: Any, axis: int, weights: Any) -> Any:

@@ -164,4 +164,5 @@ class ExactInterpreter(Interpreter):
             if bound > LARGEST and not (to_float and value.edge.key in self._rounded_once):
                 raise _Inexact(f"{kind} may be too large for float32")
             return bound
-        return float(np.abs(np.asarray(value, np.float64)).max(initial=0))
+        whole = np.asarray(value)
+        return float(max(-int(whole.min(initial=0)), int(whole.max(initial=0))))
