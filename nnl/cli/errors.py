@@ -9,6 +9,7 @@ import json
 import os
 import re
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 
 # Exit codes by name. 2 is wrong usage, as argparse has it.
 CODES = {"failed": 1, "disk_full": 1, "usage": 2, "not_found": 3, "unsupported": 4, "memory": 5,
@@ -24,9 +25,27 @@ EXPECTED = (
     RuntimeError,
 )
 
+# Where the documentation has the packages of nnl's extras.
+DOCUMENTED = {
+    "console": "console#the-console",
+    "dask": "console#structure-search",
+    "ray": "console#structure-search",
+    "serve": "guides/serving",
+}
+
 
 class UsageError(ValueError):
     """Options that cannot be, or not together."""
+
+
+def check_installed(*names: str, extra: str = "console") -> None:
+    """Raise if a package that a command needs is not there; `extra` of nnl has it."""
+    lacking = [n for n in names if find_spec(n) is None]
+    if lacking:
+        raise ModuleNotFoundError(
+            f"{', '.join(lacking)} is not installed: pip install 'nnl[{extra}]' "
+            f"(documentation: {DOCUMENTED[extra]})"
+        )
 
 
 @dataclass

@@ -11,13 +11,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
 
 from nnl.deep500 import backends, gradients, network_class, operators
-from nnl.deep500.cases import cases
+from nnl.deep500.cases import Case, cases
 from nnl.deep500.dataset import DataSet
 from nnl.deep500.report import Report, load
 
@@ -73,9 +74,7 @@ def operators_of(
     progress: bool = True,
 ) -> list[operators.Result]:
     """Level 0 on every back end. Gives the results, which are the report's rows too."""
-    tests = list(cases(include, exclude))
-    if not tests:
-        raise ValueError(f"no test of ONNX has a name like {' or '.join(include)}")
+    tests = tests_of(include, exclude)
     results: list[operators.Result] = []
     try:
         for backend in names:
@@ -93,6 +92,17 @@ def operators_of(
     return results
 
 
+def tests_of(include: Sequence[str], exclude: Sequence[str]) -> list[Case]:
+    """
+    Raises:
+        ValueError: There are none.
+    """
+    found = list(cases(include, exclude))
+    if not found:
+        raise ValueError(f"no test of ONNX has a name like {' or '.join(include)}")
+    return found
+
+
 def joined(report: Report, path: str | Path) -> list[operators.Result]:
     """The results in another report, whose rows and versions this one takes over.
 
@@ -104,8 +114,13 @@ def joined(report: Report, path: str | Path) -> list[operators.Result]:
         raise ValueError(f"{path}: a report about {other.kind}, wanted {report.kind}")
     report.rows += other.rows
     report.versions = {**other.versions, **report.versions}
-    names = ("test", "operator", "backend", "status", "reason")
-    return [operators.Result(*[row[n] for n in names]) for row in other.rows]
+    names = [f.name for f in fields(operators.Result)][:-1]
+    return [
+        operators.Result(
+            *[row[n] for n in names], numbers={k: v for k, v in row.items() if k not in names}
+        )
+        for row in other.rows
+    ]
 
 
 def counts(results: Sequence[operators.Result]) -> list[dict[str, Any]]:

@@ -4,18 +4,12 @@
 from __future__ import annotations
 
 import argparse
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from nnl.cli.errors import UsageError
+from nnl.cli.errors import UsageError, check_installed
 
 NEEDED = ("fastapi", "uvicorn")
-DOCUMENTED = {
-    "console": "console#the-console",
-    "dask": "console#structure-search",
-    "serve": "guides/serving",
-}
 
 
 def add_commands(commands: Any) -> None:
@@ -100,13 +94,3 @@ def links(folder: str | None) -> int:
         else:
             print(link)
     return 0
-
-
-def check_installed(*names: str, extra: str = "console") -> None:
-    """Raise if a package that a command needs is not there; `extra` of nnl has it."""
-    lacking = [n for n in names if find_spec(n) is None]
-    if lacking:
-        raise ModuleNotFoundError(
-            f"{', '.join(lacking)} is not installed: pip install 'nnl[{extra}]' "
-            f"(documentation: {DOCUMENTED[extra]})"
-        )

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nnl.cli.errors import UsageError
-from nnl.cli.services.console import check_installed
+from nnl.cli.errors import UsageError, check_installed
 
 logger = logging.getLogger("nnl")
 NEEDED = ("starlette", "uvicorn", "prometheus_client", "tokenizers", "jinja2")

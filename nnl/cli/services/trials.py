@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nnl.cli.errors import UsageError
-from nnl.cli.services.console import check_installed
+from nnl.cli.errors import UsageError, check_installed
+from nnl.cli.training.remote import ON, check_on
 
 
 def add_commands(commands: Any) -> None:
@@ -74,7 +73,7 @@ def _action(parsers: Any, name: str, run: Callable[..., int], what: str) -> Any:
 
 
 def _add_on(p: Any) -> None:
-    p.add_argument("--on", metavar="dask://HOST:PORT", help="train on workers of Dask; (here)")
+    p.add_argument("--on", metavar="WORKERS", help=f"train there: {ON} (here)")
 
 
 def _in_console(args: argparse.Namespace, run: Callable[..., int]) -> int:
@@ -210,9 +209,7 @@ def _lock(args: argparse.Namespace, console: Any) -> int:
 def _check(args: argparse.Namespace, console: Any) -> None:
     check_installed("optuna")
     if args.on is not None:
-        check_installed("distributed", extra="dask")
-        if not re.fullmatch(r"dask://[^/:]+:\d+", args.on):
-            raise UsageError(f"search: --on is {args.on!r}, wanted dask://HOST:PORT")
+        check_on("search", args.on)
         if not console.store.leads():
             raise ValueError(f"search: --on, but another process starts the trials of {args.dir}")
 
@@ -233,7 +230,7 @@ def _resume(args: argparse.Namespace, console: Any) -> int:
 def _followed(args: argparse.Namespace, console: Any, key: str) -> int:
     """Print what a search finds until it ends, then what is best."""
     if args.on is not None:
-        console.trials.command = (sys.executable, "-m", "nnl.cli.services.remote", args.on)
+        console.trials.command = (sys.executable, "-m", "nnl.cli.training.remote", args.on)
     jobs = console.searches.one(key)["settings"]["jobs"]
     console.trials.children = max(console.trials.children, jobs)
     console.trials.begin()

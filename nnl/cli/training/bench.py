@@ -6,9 +6,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+
+from nnl.cli.training.remote import ON, check_on, opened, run_all
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -64,6 +68,7 @@ def add_commands(commands: Any) -> None:
         help="add the rows of a report, of back ends in another environment",
     )
     op.add_argument("--failures", action="store_true", help="list what did not pass")
+    op.add_argument("--on", metavar="WORKERS", help=f"run pieces there: {ON}")
     _shared(op)
 
     net = kinds.add_parser("network", help="a whole network: inference and training steps")
@@ -181,6 +186,8 @@ def _bench(args: argparse.Namespace) -> int:
     from nnl.deep500.report import Report
 
     names = bench.chosen(args.backends)
+    if getattr(args, "on", None) is not None:
+        check_on("bench", args.on)
     for path in (args.json, args.csv, getattr(args, "table", None)):
         if path and not Path(path).absolute().parent.is_dir():  # before hours of work
             raise FileNotFoundError(f"{path}: there is no folder {Path(path).absolute().parent}")
@@ -197,7 +204,10 @@ def _bench(args: argparse.Namespace) -> int:
 def _op(args: argparse.Namespace, bench: Any, report: Any, names: list[str]) -> None:
     from nnl.deep500.report import table
 
-    found = bench.operators_of(report, names, args.test, args.tests, args.exclude, args.runs)
+    if args.on is None:
+        found = bench.operators_of(report, names, args.test, args.tests, args.exclude, args.runs)
+    else:
+        found = _op_on_workers(args, bench, report, names)
     for path in args.join:
         found += bench.joined(report, path)
     print(table(bench.counts(found)))
@@ -213,6 +223,26 @@ def _op(args: argparse.Namespace, bench: Any, report: Any, names: list[str]) -> 
 
         with replacing(args.table) as path:
             path.write_text(bench.coverage_page(found, report.versions), encoding="utf-8")
+
+
+def _op_on_workers(args: argparse.Namespace, bench: Any, report: Any, names: list[str]) -> Any:
+    """Each worker takes some of the tests on one back end; results are in the usual order."""
+    tests = [case.name for case in bench.tests_of(args.tests, args.exclude)]
+    with (
+        closing(opened(args.on)) as workers,
+        tempfile.TemporaryDirectory(prefix=".pieces-", dir=".") as temporary,
+    ):
+        folder = Path(temporary).absolute()
+        each = -(-len(tests) * len(names) // workers.size)  # a start takes seconds: they are read
+        parts = [(n, tests[k : k + each]) for n in names for k in range(0, len(tests), each)]
+        files = [str(folder / f"{k}.json") for k in range(len(parts))]
+        how = ["--test", args.test, "--runs", str(args.runs)]
+        pieces = [
+            ["bench", "op", *some, *how, "--backends", name, "--json", file]
+            for (name, some), file in zip(parts, files, strict=True)
+        ]
+        run_all(workers, pieces, folder)
+        return [result for file in files for result in bench.joined(report, file)]
 
 
 def _network(args: argparse.Namespace, bench: Any, report: Any, names: list[str]) -> None:

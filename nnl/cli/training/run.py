@@ -8,12 +8,17 @@ import csv
 import json
 import logging
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nnl.cli.errors import UsageError
+from nnl.cli.training.remote import ON, PER_WORKER, check_on, opened, run_all
 from nnl.converters.formats import is_programs, read_model
 from nnl.converters.networks.model import Model, Network, NnpModel
 from nnl.converters.nnp.training_reader import generator
@@ -76,6 +81,8 @@ def add_commands(commands: Any) -> None:
         help="where the .npy files go, seen from OUTDIR (default: there)",
     )
     p.add_argument("-b", "--batch_size", type=int, metavar="N", help="(default: -1, the file's)")
+    p.add_argument("--on", metavar="WORKERS", help=f"run pieces of the rows there: {ON}")
+    p.add_argument("--rows", type=_range, metavar="FROM:TO", help=argparse.SUPPRESS)  # of a piece
     p.add_argument(
         "--json",
         action="store_true",
@@ -250,8 +257,8 @@ def forward(args: argparse.Namespace) -> int:
     """All rows; the last batch is filled up with its first row again."""
     from tqdm import tqdm
 
-    from nnl.data.iterator import data_iterator_cache, data_iterator_csv_dataset
-
+    if args.on is not None:
+        check_on("forward", args.on)
     network, ends = _network(args, args.batch_size)
     inputs = {n: v for n, v in network.inputs.items() if n not in ends.generated}
     # of an executor that generates all that it takes, every row has what was generated for it
@@ -266,29 +273,32 @@ def forward(args: argparse.Namespace) -> int:
         rows = [[_absolute(cell, folder) for cell in row] for row in rows]
     os.makedirs(os.path.join(args.outdir, args.result_outdir), exist_ok=True)
     result = os.path.join(args.outdir, args.outfile)
-    reader = data_iterator_cache if cached else data_iterator_csv_dataset
+    columns = {n: ends.columns.get(n, n) for n in inputs}
+    titles = {n: ends.titles.get(n, n) for n in network.outputs}
+    names = [c for n, y in network.outputs.items() for c in _names(titles[n], y, ends.kind)]
+    start, end = args.rows or (0, len(rows))
     with (
-        reader(args.dataset, batch, shuffle=False, normalize=ends.normalize) as data,
+        _reader(args, cached, batch, ends) as data,
         replacing(result) as temporary,
         open(temporary, "w", encoding="utf-8", newline="") as out,
     ):
-        columns = {n: ends.columns.get(n, n) for n in inputs}
         missing = [c for c in columns.values() if c not in data.variables]
         if missing:
             raise ValueError(f"{args.dataset} has no column {missing[0]!r}: {data.variables}")
         writer = csv.writer(out, lineterminator="\n")
-        titles = {n: ends.titles.get(n, n) for n in network.outputs}
-        names = [c for n, y in network.outputs.items() for c in _names(titles[n], y, ends.kind)]
         writer.writerow([*header, *names])
-        for start in tqdm(range(0, len(rows), batch), disable=None):
+        if args.on is not None:
+            _write_pieces(args, out, batch, len(rows))
+            end = start
+        for at in tqdm(range(start, end, batch), disable=None if end > start else True):
             given = dict(zip(data.variables, data.next(), strict=True))
             values = {n: _shaped(given[columns[n]], v.shape, columns[n]) for n, v in inputs.items()}
             for n, generate in ends.generated.items():
                 values[n] = generate(network.inputs[n].shape)
             results = _results(network, ends, values)
-            for i, row in enumerate(rows[start : start + batch]):
+            for i, row in enumerate(rows[at : min(at + batch, end)]):
                 cells = [
-                    c for n, y in results.items() for c in _cells(args, start + i, titles[n], y[i])
+                    c for n, y in results.items() for c in _cells(args, at + i, titles[n], y[i])
                 ]
                 writer.writerow([*row, *cells])
     if args.json:
@@ -300,6 +310,54 @@ def forward(args: argparse.Namespace) -> int:
     else:
         print(f"{result}: {len(rows)} rows")
     return 0
+
+
+def _range(text: str) -> tuple[int, int]:
+    start, _, end = text.partition(":")
+    return int(start), int(end)
+
+
+@contextmanager
+def _reader(args: argparse.Namespace, cached: bool, batch: int, ends: Ends) -> Iterator[Any]:
+    """An iterator over the rows, or those of a piece."""
+    from nnl.data.iterator import data_iterator_cache, data_iterator_csv_dataset
+
+    kind = data_iterator_cache if cached else data_iterator_csv_dataset
+    kept: dict[str, Any] = {"shuffle": False, "normalize": ends.normalize}
+    if not cached and (args.rows or args.on):
+        kept["with_file_cache"] = False  # which has all rows
+    with kind(args.dataset, batch, **kept) as data:
+        if not args.rows:
+            yield data
+            return
+        start, end = args.rows
+        with data.slice(None, slice_start=start, slice_end=end) as some:
+            yield some
+
+
+def _write_pieces(args: argparse.Namespace, out: Any, batch: int, rows: int) -> None:
+    """Let workers run over whole batches, and join what they write, in order."""
+    command = ["forward", "-c", args.config, "-d", args.dataset, "-o", args.outdir]
+    command += ["--result_outdir", args.result_outdir] + ["--replace_path"] * args.replace_path
+    command += ["-p", args.param] if args.param else []
+    command += [f"-b{args.batch_size}"] if args.batch_size is not None else []
+    with (
+        closing(opened(args.on)) as workers,
+        tempfile.TemporaryDirectory(prefix=".pieces-", dir=args.outdir) as temporary,
+    ):
+        folder = Path(temporary).absolute()
+        each = -(-rows // (batch * workers.size * PER_WORKER)) * batch
+        starts = range(0, rows, each)
+        files = [folder / f"{k}.csv" for k in range(len(starts))]
+        pieces = [
+            [*command, "-f", str(file), "--rows", f"{start}:{min(start + each, rows)}"]
+            for start, file in zip(starts, files, strict=True)
+        ]
+        run_all(workers, pieces, folder)
+        for file in files:
+            with open(file, encoding="utf-8", newline="") as part:
+                next(csv.reader(part))  # the header
+                shutil.copyfileobj(part, out)
 
 
 def _confusion(result: Path, given: int, dataset: str, labels: list[str]) -> Any:
