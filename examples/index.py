@@ -22,10 +22,16 @@ printed on two cores. Networks and tools that others want are in `nnl.models`, `
 TASKS = {
     "Classification": """digits/train imagenet/train programs/resnet50 programs/dropblock
         programs/sdpoint references/tabular references/faces""",
-    "Detection": "programs/yolov3 programs/faster_rcnn",
+    "Detection": "programs/yolov3 programs/faster_rcnn references/centernet",
+    "Segmentation": "references/unet",
+    "Pose": "references/pose",
+    "Text in pictures": "references/ocr",
     "Language": """language/train language/tune language/talk programs/gpt2 programs/bert_cls
         programs/bert_qa""",
-    "Music": "programs/music_transformer",
+    "Speech and sound": "references/keyword_spotting programs/music_transformer",
+    "Recommendation": "references/recommendation",
+    "Time series": "references/time_series",
+    "Reinforcement": "references/dqn references/ppo references/sac",
     "Images from noise": """generative/diffusion generative/flow_matching generative/dit
         generative/consistency generative/latent_diffusion generative/stylegan2
         generative/progressive_gan programs/dcgan""",
@@ -33,7 +39,8 @@ TASKS = {
         generative/stargan generative/reenactgan generative/esrgan generative/tecogan
         generative/vq_gan""",
     "Graphs": "references/gcn",
-    "Few labels": "references/masked_autoencoder references/fixmatch",
+    "Few labels": "references/masked_autoencoder references/simclr references/fixmatch",
+    "Few samples": "references/maml",
     "Smaller networks": """references/distillation references/pruning
         references/quantization""",
     "Explanations": "references/integrated_gradients",

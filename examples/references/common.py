@@ -52,10 +52,11 @@ def fit(loss_of: Any, batch: Any, steps: int, rate: float = 2e-3, scope: str = "
     return losses
 
 
-def answers(network: Any, *arrays: Any) -> np.ndarray:
-    """What a network gives for whole arrays."""
+def answers(network: Any, *arrays: Any) -> Any:
+    """What a network gives for whole arrays: one array, or a tuple of them."""
     with nn.auto_forward(), nn.no_grad():
-        return network(*map(given, arrays)).d.copy()
+        found = network(*map(given, arrays))
+        return tuple(y.d.copy() for y in found) if isinstance(found, tuple) else found.d.copy()
 
 
 @cache
