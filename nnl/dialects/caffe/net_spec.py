@@ -68,13 +68,8 @@ class LayerSpec:
                 raise type(error)(f"{self.type_name}: {key}={value!r}: {error}") from None
         return message
 
-    def write(self, net: Any, names: dict[Any, str], done: set[Any], counts: Counter[str]) -> None:
-        """Add this layer to a NetParameter, after those that it needs."""
-        if self in done:
-            return
-        done.add(self)
-        for bottom in self.inputs:
-            bottom.fn.write(net, names, done, counts)
+    def write(self, net: Any, names: dict[Any, str], counts: Counter[str]) -> None:
+        """Add this layer to a NetParameter, which has those that it needs."""
         message = self._message()
         for top in self.tops:
             _named(top, self.type_name, names, counts)
@@ -177,9 +172,15 @@ def _check(top: Any, what: str) -> None:
 
 
 def _net(names: dict[Any, str], tops: Any) -> Any:
-    net, done, counts = messages()["NetParameter"](), set[Any](), Counter[str]()
-    for top in tops:
-        (top.fn if isinstance(top, Top) else top).write(net, names, done, counts)
+    net, done, counts = messages()["NetParameter"](), set[LayerSpec](), Counter[str]()
+    todo = [(top.fn if isinstance(top, Top) else top, False) for top in [*tops][::-1]]
+    while todo:
+        layer, ready = todo.pop()
+        if ready:
+            layer.write(net, names, counts)
+        elif layer not in done:
+            done.add(layer)
+            todo += [(layer, True), *[(bottom.fn, False) for bottom in layer.inputs[::-1]]]
     return net
 
 

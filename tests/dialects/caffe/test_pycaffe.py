@@ -39,6 +39,14 @@ def spec():
     return n
 
 
+def test_a_net_spec_may_be_deep():
+    x = L.Input(shape={"dim": [1, 3]})
+    for _ in range(1500):
+        x = L.ReLU(x)
+    layers = x.to_proto().layer
+    assert len(layers) == 1501 and [layers[-1].name, *layers[-1].bottom] == ["ReLU1500", "ReLU1499"]
+
+
 # what the NetSpec of pycaffe (package caffe-ssd 0.1) writes for the same lines
 WANTED = """
 layer { name: "data" type: "DummyData" top: "data" top: "label" transform_param { scale: 0.5 }
