@@ -10,6 +10,7 @@ import nnl as nn
 import nnl.communicators as C
 import nnl.functions as F
 import nnl.solvers as S
+from nnl.ext import native
 from nnl.workspace import Function, Tensor, Updater, Workspace, gradients
 
 
@@ -134,3 +135,40 @@ def test_related_models_have_their_parameters_once():
         assert len(space.scope) == 2
         train(np.ones((4, 8)))
         assert validate(np.ones((2, 8)))[0] == 9
+
+
+def times(new, a, b):
+    return new * 3.0
+
+
+CASES = ["momentum", "swapped", "read later", "returned", "read twice", "written twice"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_next_values_are_computed_where_they_are_kept(case):
+    with Workspace({}) as workspace:
+        start = np.random.default_rng(3).normal(size=(3, 700)).astype(np.float32)
+        a, b, x = (Tensor(workspace, n, (700,)) for n in "abx")
+        workspace.keep(a, start[0]), workspace.keep(b, start[1])
+        # next values, what is returned, and how many of a and b are written where they are
+        f, g, count = {
+            "momentum": (lambda a, b, x: (a - 0.1 * (b * 0.9 + x), b * 0.9 + x), times, 2),
+            "swapped": (lambda a, b, x: (b * 2.0, a * 0.5 + x), times, 1),
+            "read later": (lambda a, b, x: (a + x, b + x), lambda new, a, b: new * a + b, 2),
+            "returned": (lambda a, b, x: (a + x, b * x), lambda new, a, b: new, 1),
+            "read twice": (lambda a, b, x: (a * 0.5 + x, b + x), lambda new, a, b: new + new, 2),
+            "written twice": (lambda a, b, x: (a + x,) * 2, times, 1),
+        }[case]
+        new = f(a, b, x)
+        step = Function([x], [g(new[0], a, b)], updates={a: new[0], b: new[1]})
+        held = start[:2].copy()
+        for i in range(3):
+            given = start[2] + i
+            made = f(*held, given)
+            got, wanted = step(given)[0], g(made[0], *held)
+            held = np.stack(made)
+            found = got, workspace.fetch(a), workspace.fetch(b)
+            for v, w in zip(found, (wanted, *held), strict=True):
+                np.testing.assert_allclose(v, w, rtol=1e-5, atol=1e-5)
+        home = step._latest().plan.home
+        assert len(set(home.values())) == (count if native.library() else 0)

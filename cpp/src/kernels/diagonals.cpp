@@ -101,8 +101,8 @@ class Assign : public Kernel {
   void run(const Buffers& b) override {
     parallel_for(n_, 1 << 16, [&](int64_t begin, int64_t end) {
       const void* x = at(b.in[1], src_, begin);
-      conversion(src_, dst_)(x, at(b.in[0], dst_, begin), end - begin);
-      conversion(src_, out_)(x, at(b.out[0], out_, begin), end - begin);
+      for (auto [y, dtype] : {std::pair{b.in[0], dst_}, std::pair{b.out[0], out_}})
+        if (y != b.in[1]) conversion(src_, dtype)(x, at(y, dtype, begin), end - begin);
     });
   }
   bool may_overwrite(size_t, size_t i) const override { return i == 1 && src_ == out_; }

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections import Counter
+from collections.abc import Hashable, Mapping, Set
 from typing import TypeVar
 
 import numpy as np
+
+from nnl.graph.program.program import Program
 
 ALIGN = 64  # bytes: a cache line, and one AVX-512 load
 
@@ -55,3 +58,50 @@ def plan_memory(intervals: Mapping[K, tuple[int, int, int]]) -> tuple[dict[K, in
             known[place + 1 : i + 1] = known[place:i]
             known[place] = value
     return offsets, arena
+
+
+def computed_in_place(program: Program, given: Set[int], pinned: Set[int]) -> dict[int, int]:
+    """{slot: given slot in whose buffer it is computed}, of what a later step stores there.
+
+    No step between the two may read the old value, and the kernel must bear that its output is
+    an input of it.
+
+    Args:
+        given: Roots whose buffers may be written early.
+        pinned: Slots that need a buffer of their own.
+    """
+    steps, makers = program.steps, dict[int, tuple[int, int]]()
+    readers: dict[int, list[int]] = {}
+    for t, step in enumerate(steps):
+        for s in {program.root(i) for i in step.ins}:
+            readers.setdefault(s, []).append(t)
+        makers.update((s, (t, o)) for o, s in enumerate(step.outs))
+    viewed = {x.root for i, x in enumerate(program.slots) if x.root != i}
+    writers = Counter([program.root(s.ins[i]) for s in steps for i in s.writes])
+    found: dict[int, int] = {}
+    for t, step in enumerate(steps):
+        if step.op != "store" or program.root(step.ins[0]) not in given:
+            continue
+        to, value = program.root(step.ins[0]), step.ins[1]
+        p, o = makers.get(value, (t, 0))
+        maker = steps[p]
+        if p == t or value in pinned or maker.writes or maker.once or maker.second != step.second:
+            continue
+        mine = [s for s in (value, step.outs[0]) if s not in pinned]
+        if writers[to] > 1 or any(p < at < t for at in readers[to]):
+            continue
+        if any(
+            s in viewed or s in found or program.root(s) != s
+            or (program.slots[s].spec, program.slots[s].order)
+            != (program.slots[to].spec, program.slots[to].order)
+            for s in mine
+        ):  # fmt: skip
+            continue
+        users = [maker, step, *(steps[at] for s in mine for at in readers.get(s, ()))]
+        if all(x.kernel is not None for x in users) and all(
+            maker.kernel.may_overwrite(o, j)
+            for j, s in enumerate(maker.ins)
+            if program.root(s) == to
+        ):
+            found.update(dict.fromkeys(mine, to))
+    return found

@@ -29,7 +29,7 @@ from nnl.graph.lowering.lowering import NO_GRADIENTS, definition, lower
 from nnl.graph.passes import optimise, optimise_inside, optimise_loaded
 from nnl.graph.passes.layout.undo import forget_orders, unfuse
 from nnl.graph.plan.inner_plan import InnerPlan
-from nnl.graph.plan.memory import plan_memory
+from nnl.graph.plan.memory import computed_in_place, plan_memory
 from nnl.graph.plan.python_steps import Thunk, run_and_copy, run_for_effect, run_into, same_types
 from nnl.graph.printing.profile import PROFILES, note
 from nnl.graph.printing.summary import account, backend_name, summary
@@ -156,11 +156,13 @@ class Plan:
         for s in pinned:
             last[s] = n
         self.last = last
+        plain = {x[0] for x in self.binding.given} if self.space == SPACE else set()
+        self.home = computed_in_place(program, plain, pinned)
         storages: dict[int, Storage] = {}
         spans: dict[Any, tuple[int, int, int]] = {}
         for t, step in enumerate(steps):
             for o, s in enumerate(step.outs):
-                if program.root(s) != s:
+                if program.root(s) != s or s in self.home:
                     continue
                 storage = self._take_over(step, t, o, s, storages, pinned)
                 if storage is None:
@@ -207,13 +209,9 @@ class Plan:
     @property
     def nbytes(self) -> int:
         """Bytes of everything that the plan computes, shared memory counted once."""
-        own = sum(
-            self.program.slots[s].spec.nbytes
-            for step in self.steps
-            for s in step.outs
-            if s not in self.offsets and s not in self.root
-        )
-        return self.arena_bytes + own
+        outside = {s for step in self.steps for s in step.outs if s not in self.home}
+        outside -= {*self.offsets, *self.root}
+        return self.arena_bytes + sum(self.program.slots[s].spec.nbytes for s in outside)
 
     def alive_at_cut(self, key: Key) -> int:
         """The slot that has the value of an edge when the first part has run; 0 if none has.
@@ -255,7 +253,7 @@ class Plan:
     def _place(self, arena: Any) -> None:
         for step in self.steps:
             for s in step.outs:
-                if s not in self.root:
+                if s not in self.root and s not in self.home:
                     self.slots[s] = self._buffer(s, arena)
 
     def _point_views(self, root: int | None) -> None:
@@ -309,7 +307,8 @@ class Plan:
                 if thunk is None:
                     continue
                 kernel = lib.python_step(self._named(step, thunk))
-            ins, outs = ([program.root(s) for s in x] for x in (step.ins, step.outs))
+            roots = ([program.root(s) for s in x] for x in (step.ins, step.outs))
+            ins, outs = ([self.home.get(s, s) for s in x] for x in roots)
             self.native_steps.append(step)
             native.add(program.function(step), kernel, ins, outs, self.workspaces.get(t, OUTSIDE))
             cut += not step.second
