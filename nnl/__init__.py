@@ -22,6 +22,7 @@ from nnl.core.interpreters.callback import (
     unset_solver_post_hook,
     unset_solver_pre_hook,
 )
+from nnl.core.interpreters.interpreter import run_by as _run_by
 from nnl.core.interpreters.switches import (
     auto_forward,
     context_scope,
@@ -37,7 +38,6 @@ from nnl.core.interpreters.switches import (
 from nnl.core.ops import random  # noqa: F401
 from nnl.core.ops.caches import set_cache_size
 from nnl.core.ops.random import seed
-from nnl.core.ops.schema import schema
 from nnl.core.parameters import parameter  # noqa: F401
 from nnl.core.parameters.parameter import (
     clear_parameters,
@@ -53,18 +53,6 @@ set_default_context(_get_extension_context("cpu", device_id="0"))
 
 from nnl import converters as _converters  # noqa: E402, F401  (gives solvers their state files)
 from nnl import functions  # noqa: E402
-from nnl.graph import (  # noqa: E402
-    at_most,
-    compile,
-    load_program,
-    memory_budget,
-    print_graph,
-    profile,
-    save_program,
-    scan,
-    switch,
-    while_loop,
-)
 from nnl.logger import logger  # noqa: E402
 
 _paths.keep_functions()
@@ -90,6 +78,7 @@ _LAZY = (
     "data",
     "datasets",
     "function",
+    "graph",
     "graph_def",
     "initializer",
     "models",
@@ -105,7 +94,12 @@ _HOST = (
     "reset_array_preference",
 )  # fmt: skip
 
-_MADE = {"coexecute": "coexec", "coexecution": "coexec", "quantize": "converters.quantizing"}
+_MADE = {
+    "coexecute": "coexec", "coexecution": "coexec", "quantize": "converters.quantizing",
+    **dict.fromkeys(
+        ("at_most", "compile", "load_program", "memory_budget", "print_graph", "profile",
+         "save_program", "scan", "schema", "switch", "while_loop"), "graph"),
+}  # fmt: skip
 _missing = _module_getattr("nnl", lambda: (*__all__, *_LAZY))
 
 
@@ -148,4 +142,13 @@ def save_parameters(path, params=None, extension=None):
     return save(path, params, extension)
 
 
+class _Executor:
+    """Runs recorded graphs; what that takes is imported when the first is to run."""
+
+    def __getattr__(self, name):
+        graph = importlib.import_module("nnl.graph.execution.executor")
+        return getattr(graph.EXECUTOR, name)
+
+
 parameter.FILES.update(load_parameters=load_parameters, save_parameters=save_parameters)
+_run_by(_Executor())

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Readers and writers of files. Importing this gives the solvers their state files, and functions
-of nnl.compile their networks'."""
+of nnl.compile their networks'; the rest is imported when it is first used."""
 
 from typing import Any
 
-from nnl.converters.nnp import solver_files as _solver_files  # noqa: F401
-from nnl.graph.recording.compile import NETWORK_FILES
+from nnl.core.parameters.parameter import FILES
+
+
+def _solver_states() -> Any:
+    from nnl.converters.nnp.solver_files import STATE_FILES
+
+    return STATE_FILES
 
 
 def _save_network(*args: Any) -> None:
@@ -14,4 +19,4 @@ def _save_network(*args: Any) -> None:
     save_network(*args)
 
 
-NETWORK_FILES["save"] = _save_network
+FILES.update(solver_states=_solver_states, save_network=_save_network)

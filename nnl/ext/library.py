@@ -7,8 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -16,6 +15,9 @@ from nnl.core.arrays.array import NdArray
 from nnl.core.arrays.spec import Spec
 from nnl.core.ops.elementwise import is_elementwise, program_of
 from nnl.core.ops.op import Attributes, Op
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PROGRAM = "fused_elementwise"  # the kernel that runs element-wise programs
 
@@ -366,6 +368,8 @@ def at_first_call(make: Callable[[], Call]) -> Call:
 
 def cache_folder(name: str) -> Path:
     """NNL_CACHE_DIR/name, or nnl/name in the user's cache folder."""
+    from pathlib import Path
+
     own = os.environ.get("NNL_CACHE_DIR")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(own) / name if own else Path(base) / "nnl" / name

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Static graphs: plans, memory, sessions and nnl.compile."""
 
+from nnl import solvers as _solvers  # noqa: F401  (their rules are steps of programs)
+from nnl.core.ops.schema import schema  # of all ops, those of programs too
 from nnl.graph.control_flow.scan import scan
 from nnl.graph.control_flow.switch import switch
 from nnl.graph.control_flow.while_loop import while_loop
@@ -15,5 +17,5 @@ from nnl.graph.saving.saving import save_program
 
 __all__ = [
     "at_most", "compile", "describe", "load_program", "memory_budget", "print_graph", "profile",
-    "save_program", "scan", "switch", "while_loop",
+    "save_program", "scan", "schema", "switch", "while_loop",
 ]  # fmt: skip

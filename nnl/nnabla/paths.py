@@ -176,8 +176,9 @@ class Finder:
         if top != "nnl":
             return None
         if below not in PATHS:
-            for refused, instead in REFUSED.items():
-                if below == refused or below.startswith(refused + "."):
+            parts = below.split(".")
+            for n in range(len(parts)):
+                if instead := REFUSED.get(".".join(parts[: n + 1])):
                     raise ModuleNotFoundError(f"no module {name}: {instead}", name=name)
             return None
         return ModuleSpec(name, self, origin="nnl.nnabla.paths", is_package=not PATHS[below])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +13,7 @@ import numpy as np
 
 from nnl.core.arrays.spec import ShapeError
 from nnl.core.graph.variable import Variable
-
-# Extension -> (save, load), called with (solver, path); nnl.converters fills it.
-STATE_FILES: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {}
+from nnl.core.parameters.parameter import FILES
 
 
 @dataclass
@@ -102,15 +100,14 @@ class Stated:
         self._state_file("load_states", path)[1](self, path)
 
     def _state_file(self, method: str, path: str) -> Any:
-        if not STATE_FILES:
-            raise NotImplementedError(f"{self.name}.{method}: import nnl.converters first")
+        files = FILES["solver_states"]()
         extension = os.path.splitext(path)[1]
-        if extension not in STATE_FILES:
+        if extension not in files:
             raise ValueError(
                 f"{self.name}.{method}: path is {str(path)!r}, wanted the extension "
-                f"{' or '.join(sorted(STATE_FILES))}"
+                f"{' or '.join(sorted(files))}"
             )
-        return STATE_FILES[extension]
+        return files[extension]
 
     def set_states_to_protobuf(self, optimizer: Any) -> None:
         """Write the states into `optimizer.solver.states` of an Optimizer message."""

@@ -145,12 +145,6 @@ def test_wrong_files_are_named(tmp_path: Path) -> None:
         solver.load_states(str(path))
 
 
-def test_without_the_converters_states_have_no_files(monkeypatch: Any) -> None:
-    monkeypatch.setattr("nnl.solvers.states.STATE_FILES", {})
-    with pytest.raises(NotImplementedError, match="Adam.save_states: import nnl.converters first"):
-        start("Adam", {})[0].save_states("s.h5")
-
-
 def test_a_message_whose_values_do_not_fill_its_shape_is_refused() -> None:
     solver, _ = start("Momentum", {})
     optimizer = messages()["Optimizer"]()

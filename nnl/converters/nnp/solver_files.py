@@ -17,7 +17,7 @@ from nnl.core.graph.variable import Variable
 from nnl.core.parameters.atomic import replacing
 from nnl.data.damage import numbers
 from nnl.solvers.base import Solver
-from nnl.solvers.states import STATE_FILES, SolverState
+from nnl.solvers.states import SolverState
 
 Path = str | os.PathLike[str]
 
@@ -114,6 +114,10 @@ def _only_binary(solver: Solver, path: Path) -> None:
     )
 
 
-STATE_FILES[".h5"] = save_h5, load_h5
-STATE_FILES[".protobuf"] = save_protobuf, load_protobuf
-STATE_FILES[".nntxt"] = STATE_FILES[".prototxt"] = _only_binary, load_protobuf
+# Extension -> (save, load), called with (solver, path).
+STATE_FILES = {
+    ".h5": (save_h5, load_h5),
+    ".protobuf": (save_protobuf, load_protobuf),
+    ".nntxt": (_only_binary, load_protobuf),
+    ".prototxt": (_only_binary, load_protobuf),
+}

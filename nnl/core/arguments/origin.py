@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from sys import _getframe
 from types import CodeType, FrameType
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 # (parameter scope, the caller's code, which of its instructions); made into text only when asked
 Origin = tuple[tuple[str, ...], CodeType | None, int]
 
-_PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
+_PACKAGE = os.path.realpath(__file__).rpartition(f"{os.sep}core{os.sep}")[0] + os.sep
 
 
 class _Files(dict[str, bool]):

@@ -6,11 +6,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
 
 from nnl.core.arrays.spec import ShapeError, Spec
 
-_CONTAINER = Path("/sys/fs/cgroup/memory.max")  # bytes, or "max"
+_CONTAINER = "/sys/fs/cgroup/memory.max"  # bytes, or "max"
 
 
 @cache
@@ -21,7 +20,8 @@ def memory_bytes() -> int:
     except (AttributeError, ValueError, OSError):  # no POSIX system
         return 1 << 40
     try:
-        return min(found, int(_CONTAINER.read_text()))
+        with open(_CONTAINER) as file:
+            return min(found, int(file.read()))
     except (OSError, ValueError):
         return found
 

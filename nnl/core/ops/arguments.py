@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from inspect import CO_VARARGS, Parameter, Signature, get_annotations
+from inspect import CO_VARARGS, Parameter, Signature
 from sys import maxsize
 from typing import Any
 
@@ -58,7 +58,7 @@ class Arguments:
         fields: dict[str, str] = {}
         self.spatial: set[str] = set()
         for base in cls.__mro__[-2::-1]:  # all but object
-            for field, kind in get_annotations(base).items():
+            for field, kind in base.__annotations__.items():
                 fields.pop(field, None)  # declared again: the order of the subclass counts
                 # a string where annotations are postponed, else a type
                 text = kind.__name__ if isinstance(kind, type) else str(kind)

@@ -34,7 +34,8 @@ __all__ = [
 
 Scope = OrderedDict[str, Any]  # name -> Variable or Scope
 
-# load_parameters and save_parameters, which read and write files
+# What reads and writes files, from the package above that knows formats: load_parameters,
+# save_parameters, save_network, and solver_states() -> {extension: (save, load)}.
 FILES: dict[str, Callable[..., Any]] = {}
 root_scope: Scope = OrderedDict()
 _creating = RLock()  # so that threads which ask for the same parameter get the same one

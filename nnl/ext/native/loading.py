@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PACKAGE = "nnl.ext.native"
-SOURCES = Path(__file__).resolve().parents[3]  # or what nnl is installed into
 ONEDNN = "libdnnl.so.3"
 ONEDNN_PACKAGE = "onednn-cpu-gomp"
 
@@ -51,23 +53,31 @@ def _import(name: str) -> ModuleType:
         beside = _installed_elsewhere()
         if beside is not None:
             raise ImportError(
-                f"nnl is imported from its sources in {SOURCES}, which hold no engine, and not "
+                f"nnl is imported from its sources in {_sources()}, which hold no engine, and not "
                 f"from {beside}, where it is installed: start Python in another folder"
             ) from e
         raise NotBuilt("nnl was installed without it") from e
 
 
+def _sources() -> Path:
+    """The folder of the sources, or what nnl is installed into."""
+    from pathlib import Path
+
+    return Path(__file__).resolve().parents[3]
+
+
 def _installed_elsewhere() -> Path | None:
     """Where nnl is installed, if the nnl that runs is another one: sources in Python's way."""
-    if not (SOURCES / "cpp" / "CMakeLists.txt").is_file():
+    sources = _sources()
+    if not (sources / "cpp" / "CMakeLists.txt").is_file():
         return None
     from importlib.metadata import distributions  # a tenth of the time that nnl takes to import
 
     for distribution in distributions(name="nnl"):
         for file in distribution.files or []:
             if file.as_posix() == "nnl/__init__.py":
-                found = Path(str(file.locate())).resolve()
-                if found.parent != SOURCES / "nnl" and found.is_file():
+                found = type(sources)(str(file.locate())).resolve()
+                if found.parent != sources / "nnl" and found.is_file():
                     return found.parents[1]
     return None
 
@@ -79,6 +89,7 @@ def _load_onednn(cause: ImportError) -> None:
     forgets the folder lib. A library that is loaded is found by its name from then on.
     """
     from importlib.metadata import distributions
+    from pathlib import Path
 
     copies = [f for d in distributions(name=ONEDNN_PACKAGE) for f in d.files or []]
     paths = [Path(str(f.locate())) for f in copies if f.name == ONEDNN]

@@ -176,4 +176,5 @@ def as_leaves(arrays: Sequence[NdArray | None]) -> tuple[Variable | None, ...]:
     return tuple([None if d is None else Variable.of_edge(Value.leaf(d), d) for d in arrays])
 
 
-run_by(GraphExecutor())
+EXECUTOR = GraphExecutor()
+run_by(EXECUTOR)

@@ -14,15 +14,12 @@ from nnl.core.arguments.convert import exact
 from nnl.core.arrays.array import NdArray
 from nnl.core.graph.variable import Variable
 from nnl.core.ops.caches import Plans
+from nnl.core.parameters.parameter import FILES
 from nnl.core.settings.context import STATE
 from nnl.graph.open_sizes.recording import Axes
 from nnl.graph.recording.compile_open import Opening
 from nnl.graph.recording.recording import Compiled
 from nnl.graph.saving.saving import Saver
-
-# "save": writes a network to a file, by its extension; the package above that knows formats puts
-# it here.
-NETWORK_FILES: dict[str, Callable[..., None]] = {}
 
 
 def compile(
@@ -146,7 +143,7 @@ def _save(cache: Plans, name: str, path: str | os.PathLike[str]) -> None:
                 "combinations of arguments: .nnlp takes all of them"
             )
         (compiled,) = cache.values()
-        NETWORK_FILES["save"](file, name, *compiled.network(name))
+        FILES["save_network"](file, name, *compiled.network(name))
         return
     saver = Saver()
     _add_to(cache, saver, name)
