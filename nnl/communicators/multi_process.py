@@ -53,7 +53,9 @@ class MultiProcessDataParallelCommunicator(Communicator):
         backend, opener = self._choose(wanted)
         if backend != "local":
             w = world()
-            w.channel.agree("init()")
+            from nnl import __version__
+
+            w.channel.agree(f"init() of nnl {__version__}")
             self.rank, self.size, self.local_rank = w.rank, w.size, w.local_rank
         self._open = opener
         ranks = range(self.size)

@@ -178,15 +178,25 @@ def test_a_rank_that_ends_before_init_is_named(
     code, _, err = finish(start(tmp_path, 2, "", launch=True, before=before))
     assert code == wanted, err
     assert re.search(said, err), err
-    assert re.search(r"rank 0 waits in call 1, init\(\): rank 1 has died", err), err
+    assert re.search(r"rank 0 waits in call 1, init\(\) of nnl [\d.]+: rank 1 has died", err), err
     assert time.monotonic() - started < 40  # NNL_COMMUNICATOR_TIMEOUT is 50
+
+
+def test_ranks_of_other_versions_are_named(tmp_path: Path) -> None:
+    before = "import os, nnl\nif os.environ['PMI_RANK'] == '1': nnl.__version__ = '99.1'\n"
+    code, _, err = finish(start(tmp_path, 2, "", launch=True, before=before))
+    assert code == 1
+    for rank, own, other in ((0, r"[\d.]+", r"99\.1"), (1, r"99\.1", r"[\d.]+")):
+        said = rf"rank {rank} has come to call 1, init\(\) of nnl {own}, but rank {1 - rank} to "
+        assert len(re.findall(said + rf"call 1, init\(\) of nnl {other} ", err)) == 1, err
 
 
 def test_a_rank_that_is_done_before_init_is_named(tmp_path: Path) -> None:
     before = "import os\nif os.environ['PMI_RANK'] == '1': raise SystemExit(0)\n"
     code, _, err = finish(start(tmp_path, 2, "", before=before, launch=True))
     assert code == 1
-    assert "rank 0 has come to call 1, init(), but rank 1 to the end of the script" in err
+    assert "rank 0 has come to call 1, init() of nnl " in err
+    assert ", but rank 1 to the end of the script" in err
 
 
 def test_the_exit_code_of_the_ranks_is_that_of_the_job(tmp_path: Path) -> None:

@@ -306,7 +306,11 @@ def test_what_cannot_be_split_is_said(tmp_path: Path) -> None:
         ("C.shard(solver, C.Mesh(data=2))", "has one rank along shard, wanted 2 or more"),
         (
             "w.d = rank\nC.shard(solver, C.Mesh(shard=2))",
-            "rank 0 has come to .*shard(1 parameters of 3 elements, checksum",
+            "rank 0 has come to .*shard(level=3, 1 parameters of 3 elements, checksum",
+        ),
+        (
+            "C.shard(solver, C.Mesh(shard=2), level=1 + rank)",
+            "rank 1 has come to .*, but rank 0 to call 2, shard(level=1, 1 param",
         ),
         (
             "mesh = C.Mesh(shard=2)\nC.shard(solver, mesh, outputs=loss)\n"

@@ -77,7 +77,7 @@ def shard(
         raise ValueError(
             f"shard: {mesh} has one rank along shard, wanted 2 or more: Mesh(shard=...)"
         )
-    _check_alike(params, mesh)
+    _check_alike(params, mesh, level)
     if level == 1:
         solver.split_states(mesh.comm, over.group)
         return
@@ -102,13 +102,13 @@ def shard(
     solver.set_states(states)
 
 
-def _check_alike(params: dict[str, Variable], mesh: Mesh) -> None:
-    """All ranks with other data have the same parameters."""
+def _check_alike(params: dict[str, Variable], mesh: Mesh, level: int) -> None:
+    """All ranks with other data have the same parameters, and the same level."""
     said = 0
     for key, p in params.items():
         said = zlib.crc32(p.d.tobytes(), zlib.crc32(f"{key} {p.spec}".encode(), said))
     of = sum(p.size for p in params.values())
-    text = f"shard({len(params)} parameters of {of} elements, checksum {said:08x})"
+    text = f"shard(level={level}, {len(params)} parameters of {of} elements, checksum {said:08x})"
     mesh.comm.meet(text, group=mesh.batch.group)
 
 
