@@ -17,11 +17,12 @@ project = "nnl"
 author = "the authors of nnl"
 html_title = "nnl"
 extensions = ["myst_nb", "sphinx_copybutton", "sphinx_design", "docs.site.extension"]
-exclude_patterns = ["site"]
+exclude_patterns = ["site", "conf.py"]
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
 
+nb_custom_formats = {".py": "docs.site.notebooks.read"}
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(ROOT / "build" / "docs-cache" / digest(ROOT))
 nb_execution_in_temp = True
