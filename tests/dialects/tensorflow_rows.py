@@ -156,6 +156,21 @@ nn.static_rnn(rnn_cell.BasicLSTMCell(3, forget_bias=0.0), unstack(z, axis=1), dt
 nn.bidirectional_dynamic_rnn(rnn_cell.GRUCell(3), rnn_cell.GRUCell(2), z, n, dtype=tf.float32, scope=S)
 nn.static_bidirectional_rnn(rnn_cell.GRUCell(3), rnn_cell.GRUCell(2), unstack(z, axis=1), dtype=tf.float32, scope=S)
 constant_initializer(0.5)([2, 3])|zeros_initializer()([2])|ones_initializer()([2])
+distributions.Normal(a, p).log_prob(b)
+distributions.Normal(a, p).prob(b)
+distributions.Normal(a, 2.0).cdf(b)
+distributions.Normal(a, p).entropy()
+distributions.Normal(a, p).variance()
+distributions.kl_divergence(distributions.Normal(a, p), distributions.Normal(b, q))
+distributions.Categorical(logits=a).log_prob(i)
+distributions.Categorical(probs=u).prob(i)
+distributions.Categorical(logits=a).entropy()
+distributions.kl_divergence(distributions.Categorical(a), distributions.Categorical(b))
+distributions.Bernoulli(logits=a).log_prob(l)
+distributions.Bernoulli(probs=u).entropy()
+shape(distributions.Normal(a, 1.0).sample(5))
+shape(distributions.Categorical(logits=a).sample([4, 3]))
+shape(distributions.Bernoulli(probs=u).sample())
 """
 
 
@@ -172,6 +187,25 @@ train.FtrlOptimizer(0.1, -0.6, 0.2, l2_regularization_strength=0.3)
 
 # What sessions do: each script leaves arrays in `out`.
 SCRIPTS = {
+    "metrics": """
+t, x = tf.placeholder(tf.int32, [None]), tf.placeholder(tf.int64, [None])
+found = [tf.metrics.accuracy(t, x), tf.metrics.mean(x, [1.0, 0.0, 3.0]), tf.metrics.precision(t, x), tf.metrics.recall(t, x)]
+y = tf.cast(x, tf.float32)
+found += [tf.metrics.mean_squared_error(tf.to_float(t), y), tf.metrics.mean_absolute_error(tf.to_float(t), y)]
+s.run(tf.local_variables_initializer())
+out = [s.run([f[0] for f in found])]
+for a, b in (([1, 0, 1], [1, 1, 0]), ([0, 0, 1], [0, 0, 1])):
+    out.append(s.run([f[1] for f in found], {t: a, x: b}))
+    out.append(s.run([f[0] for f in found]))
+out = sum(out, [])
+""",
+    "lengths of another type": """
+cell = tf.nn.rnn_cell.BasicRNNCell(2)
+with tf.variable_scope("r", initializer=tf.constant_initializer(0.3)):
+    y, state = tf.nn.dynamic_rnn(cell, np.sin(np.arange(24.0)).reshape(2, 4, 3).astype("f"), tf.constant([2.0, 4.0]), dtype=tf.float32)
+s.run(tf.global_variables_initializer())
+out = s.run([y, state])
+""",
     "data of arrays": """
 x = tf.placeholder(tf.float32, [None, 2])
 d = tf.data.Dataset.from_tensor_slices((x, np.arange(6)))

@@ -436,3 +436,35 @@ def test_a_run_that_fails_leaves_variables_without_value():
         assert session.run(v).tolist() == [[2, 2], [2, 2]]
     with pytest.raises(RuntimeError, match="Attempted to use a closed Session"):
         session.run(v)
+
+
+def test_a_scope_gives_arguments_of_slim():
+    from nnl.dialects.tensorflow.contrib import slim
+
+    x = np.sin(np.arange(2 * 6 * 6 * 3.0)).reshape(2, 6, 6, 3).astype("float32")
+    with slim.arg_scope([slim.conv2d], padding="VALID", weights_regularizer=slim.l2_regularizer(2)):
+        y = slim.repeat(tf.constant(x), 2, slim.conv2d, 4, [3, 3], scope="c", activation_fn=None)
+        z = slim.conv2d(y, 2, 1, padding="SAME", normalizer_fn=slim.batch_norm, scope="n")
+    out = slim.fully_connected(slim.flatten(slim.max_pool2d(z, 2)), 3, scope="f")
+    names = [v.op.name for v in tf.trainable_variables()]
+    assert names == [
+        *(f"c/c_{i}/{n}" for i in (1, 2) for n in ("weights", "biases")),
+        *("n/weights", "n/BatchNorm/beta", "f/weights", "f/biases"),
+    ]
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        w = dict(zip(names, session.run([f"{n}:0" for n in names]), strict=True))
+        assert [v.shape.as_list() for v in (y, z)] == [[2, 2, 2, 4], [2, 2, 2, 2]]
+        one = tf.nn.conv2d(x, w["c/c_1/weights"], 1, "VALID")
+        two = session.run(tf.nn.conv2d(one, w["c/c_2/weights"], 1, "VALID"))
+        np.testing.assert_allclose(session.run(y), two, rtol=1e-4, atol=1e-5)
+        squares = [np.sum(w[n] ** 2) for n in ("c/c_1/weights", "c/c_2/weights", "n/weights")]
+        np.testing.assert_allclose(
+            session.run(tf.losses.get_regularization_loss()), sum(squares), rtol=1e-5
+        )
+        loss = slim.losses.sparse_softmax_cross_entropy(out, [0, 2])
+        p = session.run(tf.nn.log_softmax(out))
+        np.testing.assert_allclose(session.run(loss), -(p[0, 0] + p[1, 2]) / 2, rtol=1e-5)
+    with pytest.raises(ValueError, match="is not decorated with @add_arg_scope"):
+        with slim.arg_scope([tf.layers.dense], units=3):
+            pass

@@ -8,19 +8,23 @@ is one nnl program for each combination of sizes.
 from __future__ import annotations
 
 import sys as _sys
+from types import ModuleType as _Module
 from types import SimpleNamespace as _Names
 
 import numpy as _np
 
 from nnl.dialects.tensorflow import arrays as _arrays  # noqa: F401  fills the table
+from nnl.dialects.tensorflow import contrib as _contrib
 from nnl.dialects.tensorflow import control as _control
 from nnl.dialects.tensorflow import data as _data
+from nnl.dialects.tensorflow import distributions as _distributions
 from nnl.dialects.tensorflow import graph as _graph
 from nnl.dialects.tensorflow import host as _host
 from nnl.dialects.tensorflow import image as _image
 from nnl.dialects.tensorflow import initializers as _initializers
 from nnl.dialects.tensorflow import layers as _layers
 from nnl.dialects.tensorflow import losses as _losses
+from nnl.dialects.tensorflow import metrics as _metrics
 from nnl.dialects.tensorflow import monitored as _monitored
 from nnl.dialects.tensorflow import nn as _nn
 from nnl.dialects.tensorflow import operation as _operation
@@ -94,7 +98,6 @@ def tuple(tensors, name=None, control_inputs=None):
 
 _cells = {k: v for k, v in _public(_rnn).items() if k.endswith(("Cell", "Wrapper", "Tuple"))}
 _unrolled = {k: v for k, v in _public(_rnn).items() if k.endswith("_rnn")}
-_CONTRIB = {k: v for k, v in _public(_layers).items() if k.startswith("contrib_")}
 train = _Names(
     **_public(_train, "gradients"),
     **_train.DECAYS,
@@ -103,7 +106,7 @@ train = _Names(
     **_public(_queues, *_OWN[_queues].split()),
 )
 data = _space(_data, "Dataset Iterator TextLineDataset")
-layers = _Names(**_public(_layers, *_CONTRIB))
+layers = _Names(**_public(_layers))
 losses = _Names(**_public(_losses), **_losses.LOSSES)
 image = _Names(
     **_public(_image),
@@ -139,16 +142,32 @@ compat = _Names(
     as_str=lambda x: x.decode() if isinstance(x, bytes) else str(x),
     as_bytes=lambda x: x if isinstance(x, bytes) else str(x).encode(),
 )
-contrib = _Names(
-    rnn=_Names(**_cells, **_unrolled),
-    seq2seq=_space(_rnn, "sequence_loss"),
-    framework=_Names(nest=nest),
-    data=data,
-    layers=_Names(
-        xavier_initializer=_initializers.xavier_initializer,
-        xavier_initializer_conv2d=_initializers.xavier_initializer,
-        variance_scaling_initializer=_initializers.INITIALIZERS["variance_scaling"],
-        flatten=_layers.flatten,
-        **{k.removeprefix("contrib_"): f for k, f in _CONTRIB.items()},
-    ),
+distributions = _Names(**_public(_distributions))
+metrics = _Names(**_public(_metrics))
+
+
+def _module(path, **names):
+    """A module of TensorFlow's that has no file here."""
+    made = _Module(f"{__name__}.{path}", f"tf.{path}")
+    made.__dict__.update(names, __path__=[])
+    _sys.modules[made.__name__] = made
+    return made
+
+
+_scoped = {"arg_scope": _contrib.arg_scope, "add_arg_scope": _contrib.add_arg_scope}
+_starts = {
+    "xavier_initializer": _initializers.xavier_initializer,
+    "xavier_initializer_conv2d": _initializers.xavier_initializer,
+    "variance_scaling_initializer": _initializers.INITIALIZERS["variance_scaling"],
+}
+contrib = _module(
+    "contrib",
+    rnn=_module("contrib.rnn", **_cells, **_unrolled),
+    seq2seq=_module("contrib.seq2seq", sequence_loss=_rnn.sequence_loss),
+    framework=_module("contrib.framework", nest=nest, **_scoped),
+    data=_module("contrib.data", **vars(data)),
+    distributions=_module("contrib.distributions", **vars(distributions)),
+    layers=_module("contrib.layers", **_public(_contrib), **_starts),
+    losses=_module("contrib.losses", **_contrib.LOSSES),
+    slim=_module("contrib.slim", losses=_Names(**_contrib.LOSSES), **_public(_contrib), **_starts),
 )

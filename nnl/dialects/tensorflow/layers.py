@@ -7,13 +7,7 @@ import numpy as np
 
 from nnl.dialects.tensorflow import nn
 from nnl.dialects.tensorflow.control import smart_cond
-from nnl.dialects.tensorflow.graph import (
-    GraphKeys,
-    add_to_collection,
-    control_dependencies,
-    get_collection,
-    get_default_graph,
-)
+from nnl.dialects.tensorflow.graph import GraphKeys, add_to_collection
 from nnl.dialects.tensorflow.initializers import INITIALIZERS
 from nnl.dialects.tensorflow.table import N, cast, tensor
 from nnl.dialects.tensorflow.variables import get_variable, variable_scope
@@ -222,62 +216,3 @@ def batch_normalization(x, axis=-1, momentum=0.99, epsilon=1e-3,
         if updates_collections is not None:
             add_to_collection(updates_collections, step.operator)
     return y
-
-
-def contrib_batch_norm(inputs, decay=0.999, center=True, scale=False, epsilon=0.001,
-                       activation_fn=None, updates_collections=GraphKeys.UPDATE_OPS,
-                       is_training=True, reuse=None, trainable=True, scope=None, **_):  # fmt: skip
-    """batch_normalization as tf.contrib.layers has it; without a collection the averages are
-    updated whenever the result is computed."""
-    before = len(get_collection(GraphKeys.UPDATE_OPS))
-    y = batch_normalization(
-        inputs, momentum=decay, epsilon=epsilon, center=center, scale=scale, training=is_training,
-        name=scope or "BatchNorm" if reuse or scope else None, reuse=reuse, trainable=trainable,
-        updates_collections=updates_collections or GraphKeys.UPDATE_OPS,
-    )  # fmt: skip
-    if updates_collections is None:
-        every = get_default_graph().get_collection_ref(GraphKeys.UPDATE_OPS)
-        mine = every[before:]
-        del every[before:]
-        with control_dependencies(mine):
-            y = N.identity(y)
-    return y if activation_fn is None else activation_fn(y)
-
-
-def contrib_layer_norm(inputs, center=True, scale=True,
-                       activation_fn=None, reuse=None, variables_collections=None,
-                       outputs_collections=None, trainable=True,
-                       begin_norm_axis=1, begin_params_axis=-1,
-                       scope=None):  # fmt: skip
-    """Samples normalized over the axes from one on, each on its own."""
-    x = tensor(inputs)
-    shape = list(x.sizes[begin_params_axis % x.ndim :])
-    with variable_scope(scope, default_name="LayerNorm", reuse=reuse):
-        b = _weights("beta", shape, INITIALIZERS["zeros"](), None, trainable) if center else None
-        g = _weights("gamma", shape, INITIALIZERS["ones"](), None, trainable) if scale else None
-        axes = list(range(begin_norm_axis % x.ndim, x.ndim))
-        mean, variance = nn.moments(x, axes, keep_dims=True)
-        y = nn.batch_normalization(x, mean, variance, b, g, 1e-12)
-    return y if activation_fn is None else activation_fn(y)
-
-
-def contrib_fully_connected(inputs, num_outputs, activation_fn=nn.relu,
-                            weights_initializer=None, weights_regularizer=None,
-                            biases_initializer=None, reuse=None, scope=None,
-                            **_):  # fmt: skip
-    """dense as tf.contrib.layers has it."""
-    return dense(
-        inputs, num_outputs, activation_fn, kernel_initializer=weights_initializer,
-        kernel_regularizer=weights_regularizer, bias_initializer=biases_initializer, reuse=reuse,
-        name=scope,
-    )  # fmt: skip
-
-
-def contrib_l2_regularizer(scale, scope=None):
-    """The loss $s \\sum w^2 / 2$ of weights."""
-    return lambda w: nn.l2_loss(w) * scale
-
-
-def contrib_l1_regularizer(scale, scope=None):
-    """The loss $s \\sum |w|$ of weights."""
-    return lambda w: N.reduce_sum(N.abs(w)) * scale

@@ -11,7 +11,7 @@ from nnl.dialects.tensorflow import nn
 from nnl.dialects.tensorflow.control import flatten, over_rows, packed
 from nnl.dialects.tensorflow.graph import name_scope
 from nnl.dialects.tensorflow.initializers import INITIALIZERS
-from nnl.dialects.tensorflow.table import N, tensor
+from nnl.dialects.tensorflow.table import N, cast, tensor
 from nnl.dialects.tensorflow.variables import get_variable, variable_scope
 
 LSTMStateTuple = namedtuple("LSTMStateTuple", ("c", "h"))
@@ -230,7 +230,9 @@ def static_rnn(cell, inputs, initial_state=None, dtype=None,
         for t, x in enumerate(inputs):
             y, after = cell(x, state)
             if sequence_length is not None:
-                y, after = _until(N.less(tensor(t), sequence_length), y, after, state)
+                y, after = _until(
+                    N.less(tensor(t), cast(sequence_length, np.int32)), y, after, state
+                )
             outputs.append(y)
             state = after
     return outputs, state
@@ -261,7 +263,7 @@ def dynamic_rnn(cell, inputs, sequence_length=None, initial_state=None,
         def step(s, row):
             y, after = cell(row[0], s)
             if sequence_length is not None:
-                y, after = _until(N.less(row[1], sequence_length), y, after, s)
+                y, after = _until(N.less(row[1], cast(sequence_length, np.int32)), y, after, s)
             return y, after
 
         outputs, last = over_rows(step, [x, steps], state, _backwards)
