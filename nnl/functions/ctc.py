@@ -45,8 +45,8 @@ class OfAlignments:
         return given.astype(np.int64)
 
     def places(self, xp, x, label, label_length):
-        """Labels with blanks around each, (B, 2 L + 1), and whether each may follow the last but
-        one: a label that is another than that."""
+        """Labels with blanks around each, (B, 2 L + 1), and 0 where one may follow the last but
+        one, as a label does that is another than that; elsewhere NEVER."""
         b, n = label.shape
         there = xp.arange(n) < label_length[:, None]
         bad = there & ((label < 0) | (label >= x.shape[2]) | (label == self.blank))
@@ -57,51 +57,57 @@ class OfAlignments:
             )
         at = xp.full((b, 2 * n + 1), self.blank, np.int64)
         at[:, 1::2] = xp.where(there, label, self.blank)
-        jump = xp.zeros(at.shape, bool)
-        jump[:, 2:] = (at[:, 2:] != self.blank) & (at[:, 2:] != at[:, :-2])
-        return at, jump
+        bar = xp.full(at.shape, NEVER, x.dtype)
+        bar[:, 2:][(at[:, 2:] != self.blank) & (at[:, 2:] != at[:, :-2])] = 0
+        return at, bar
 
-    def forwards(self, xp, said, jump, x_length, label_length):
-        """Logarithms of sums over beginnings of alignments, (B, T, S), and over all, (B,)."""
-        b, steps, places = said.shape
-        begun = xp.full(said.shape, NEVER, said.dtype)
-        begun[:, 0, :2] = said[:, 0, :2]
+    def said(self, xp, log_p, at):
+        """Logarithms of the probabilities of places, (T, B, S)."""
+        return xp.ascontiguousarray(xp.take_along_axis(log_p, at[:, None], axis=2).swapaxes(0, 1))
+
+    def forwards(self, xp, said, bar, x_length, label_length):
+        """Logarithms of sums over beginnings of alignments, (T, B, S), and over all, (B,)."""
+        steps, b, places = said.shape
+        begun = xp.full((steps, b, places + 2), NEVER, said.dtype)  # two places before the first
+        begun[0, :, 2:4] = said[0, :, :2]
         for t in range(1, steps):
-            last = begun[:, t - 1]
-            y = xp.logaddexp(last, shifted(xp, last, 1))
-            y = xp.logaddexp(y, xp.where(jump, shifted(xp, last, 2), NEVER))
-            begun[:, t] = xp.maximum(y + said[:, t], NEVER)
-        rows = xp.arange(b)
-        end = begun[rows, x_length - 1]
+            last = begun[t - 1]
+            y = log_sum(xp, last[:, 2:], last[:, 1:-1], last[:, :-2] + bar)
+            y += said[t]
+            xp.maximum(y, NEVER, out=begun[t, :, 2:])
+        rows, begun = xp.arange(b), begun[:, :, 2:]
+        end = begun[x_length - 1, rows]
         last, other = end[rows, 2 * label_length], end[rows, xp.maximum(2 * label_length - 1, 0)]
         other = xp.where(label_length > 0, other, NEVER)
         return begun, xp.logaddexp(last, other)
 
-    def backwards(self, xp, said, jump, x_length, label_length):
-        """Logarithms of sums over what follows on a place at a time, (B, T, S)."""
-        steps, places = said.shape[1:]
+    def backwards(self, xp, said, bar, x_length, label_length):
+        """Logarithms of sums over what follows on a place at a time, (T, B, S)."""
+        steps, b, places = said.shape
         s = xp.arange(places)
         ends = (s == 2 * label_length[:, None]) | (s == 2 * label_length[:, None] - 1)
         ends = xp.where(ends, 0, NEVER).astype(said.dtype)
         left = xp.full(said.shape, NEVER, said.dtype)
+        after, barred = xp.full((2, b, places + 2), NEVER, said.dtype)  # two behind the last
         for t in range(steps - 1, -1, -1):
-            y = xp.full(ends.shape, NEVER, said.dtype)
             if t + 1 < steps:
-                after = left[:, t + 1] + said[:, t + 1]
-                y = xp.logaddexp(after, shifted(xp, after, -1))
-                y = xp.logaddexp(y, shifted(xp, xp.where(jump, after, NEVER), -2))
-            y = xp.where((x_length == t + 1)[:, None], ends, y)
-            left[:, t] = xp.maximum(xp.where((x_length <= t)[:, None], NEVER, y), NEVER)
+                xp.maximum(left[t + 1] + said[t + 1], NEVER, out=after[:, :-2])
+                xp.add(after[:, :-2], bar, out=barred[:, :-2])
+                y = log_sum(xp, after[:, :-2], after[:, 1:-1], barred[:, 2:])
+                xp.maximum(y, NEVER, out=left[t])
+            left[t] = xp.where((x_length == t + 1)[:, None], ends, left[t])
+            left[t][x_length <= t] = NEVER
         return left
 
 
-def shifted(xp, x, n):
-    """Along the last axis, with NEVER at the end that becomes free."""
-    y = xp.full(x.shape, NEVER, x.dtype)
-    if n > 0:
-        y[:, n:] = x[:, :-n]
-    else:
-        y[:, :n] = x[:, -n:]
+def log_sum(xp, a, b, c):
+    """ln(e^a + e^b + e^c)."""
+    top = xp.maximum(xp.maximum(a, b), c)
+    y = xp.exp(a - top)
+    y += xp.exp(b - top)
+    y += xp.exp(c - top)
+    xp.log(y, out=y)
+    y += top
     return y
 
 
@@ -147,9 +153,9 @@ class ctc_loss(OfAlignments):
             return xp.zeros(0, x.dtype)
         x_length = self.lengths(xp, "x_length", x_length, 1, x.shape[1], len(x))
         label_length = self.lengths(xp, "label_length", label_length, 0, label.shape[1], len(x))
-        at, jump = self.places(xp, x, label, label_length)
-        said = xp.take_along_axis(log_softmax(xp, x), at[:, None], axis=2)
-        _, whole = self.forwards(xp, said, jump, x_length, label_length)
+        at, bar = self.places(xp, x, label, label_length)
+        said = self.said(xp, log_softmax(xp, x), at)
+        _, whole = self.forwards(xp, said, bar, x_length, label_length)
         return xp.where(whole > NEVER / 2, -whole, np.inf).astype(x.dtype)
 
     def vjp(self, gy, *, x, label, x_length, label_length):
@@ -182,12 +188,12 @@ class ctc_loss_backward(OfAlignments):
             return xp.zeros(x.shape, x.dtype)
         x_length = self.lengths(xp, "x_length", x_length, 1, steps, b)
         label_length = self.lengths(xp, "label_length", label_length, 0, label.shape[1], b)
-        at, jump = self.places(xp, x, label, label_length)
+        at, bar = self.places(xp, x, label, label_length)
         log_p = log_softmax(xp, x)
-        said = xp.take_along_axis(log_p, at[:, None], axis=2)
-        begun, whole = self.forwards(xp, said, jump, x_length, label_length)
-        left = self.backwards(xp, said, jump, x_length, label_length)
-        there = xp.exp(xp.minimum(begun + left - whole[:, None, None], 0))
+        said = self.said(xp, log_p, at)
+        begun, whole = self.forwards(xp, said, bar, x_length, label_length)
+        left = self.backwards(xp, said, bar, x_length, label_length)
+        there = xp.exp(xp.minimum(begun + left - whole[:, None], 0)).swapaxes(0, 1)
         of_class = (at[:, :, None] == xp.arange(classes)).astype(x.dtype)
         g = xp.exp(log_p) - there @ of_class
         counts = (xp.arange(steps) < x_length[:, None]) & (whole > NEVER / 2)[:, None]

@@ -60,6 +60,28 @@ def test_it_is_the_sum_over_all_alignments():
         assert y[0] == pytest.approx(-np.log(whole), rel=1e-5)
 
 
+def test_scores_that_no_network_should_have_give_what_pytorch_gives():
+    torch = pytest.importorskip("torch")
+    x = np.full((2, 8, 3), -60, np.float32)
+    x[:, :, 0] = 60  # surely nothing, and yet there are labels
+    label = np.array([[1, 2, 1], [2, 2, 1]])
+    t = torch.tensor(x, requires_grad=True)
+    wanted = torch.nn.functional.ctc_loss(
+        t.transpose(0, 1).log_softmax(2), torch.tensor(label), [8, 8], [3, 3], reduction="none"
+    )
+    wanted.backward(torch.arange(1.0, 3.0))
+    y, g = ours(x, label)
+    np.testing.assert_allclose(y, wanted.detach(), rtol=1e-5)
+    np.testing.assert_allclose(g, t.grad, atol=1e-3)
+    x[:, :, 1] = -np.inf  # impossible
+    y, g = ours(x, label)
+    assert np.isinf(y).all() and not g.any()
+    x[:] = 0
+    x[:, 5:] = np.nan  # beyond the length
+    y, g = ours(x, label, np.array([5, 5]))
+    assert np.isfinite(y).all() and np.isfinite(g).all()
+
+
 def test_it_trains_in_compiled_steps():
     import nnl.parametric_functions as PF
     import nnl.solvers as S
