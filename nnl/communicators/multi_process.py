@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from typing import Any
 
 from nnl.communicators.base import Communicator, Group
@@ -53,9 +54,7 @@ class MultiProcessDataParallelCommunicator(Communicator):
         backend, opener = self._choose(wanted)
         if backend != "local":
             w = world()
-            from nnl import __version__
-
-            w.channel.agree(f"init() of nnl {__version__}")
+            w.channel.agree(f"init() of nnl {metadata.version('nnl')}")
             self.rank, self.size, self.local_rank = w.rank, w.size, w.local_rank
         self._open = opener
         ranks = range(self.size)

@@ -183,7 +183,10 @@ def test_a_rank_that_ends_before_init_is_named(
 
 
 def test_ranks_of_other_versions_are_named(tmp_path: Path) -> None:
-    before = "import os, nnl\nif os.environ['PMI_RANK'] == '1': nnl.__version__ = '99.1'\n"
+    before = (
+        "import os\nfrom importlib import metadata\n"
+        "if os.environ['PMI_RANK'] == '1': metadata.version = lambda name: '99.1'\n"
+    )
     code, _, err = finish(start(tmp_path, 2, "", launch=True, before=before))
     assert code == 1
     for rank, own, other in ((0, r"[\d.]+", r"99\.1"), (1, r"99\.1", r"[\d.]+")):
