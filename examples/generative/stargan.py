@@ -8,10 +8,10 @@ The generator hears which of the attributes an image should have; the discrimina
 is real and which it has. What is changed and changed back should be what it was. Crops of
 photographs get one of the casts at random, and no image is seen with two.
 Source: Choi et al., arXiv:1711.09020. Expected (share whose cast is the one that was asked for, by
-the mean colour alone, a quarter by chance; and PSNR there and back. The labels are even maps, of
-which normalisation leaves the borders, so that so few steps are only a beginning):
+the mean colour alone, a quarter by chance; and PSNR there and back. A thousand steps take 19 s of
+processor time. At a rate of 5e-4 the discriminator did not learn to tell the casts):
 
-    {"steps": 1500, "seconds": 221, "right": 0.38, "PSNR": 16.55}
+    {"steps": 4500, "right": 1.0, "PSNR": 15.17}
 """
 
 import numpy as np
@@ -37,14 +37,12 @@ class StarGAN:
     """One generator for all attributes."""
 
     SIZES = {
-        "tiny": {"pixels": 16, "batch": 4, "g": 6, "blocks": 1, "d": 8, "layers": 3, "steps": 40},
-        "small": {
-            "pixels": 32, "batch": 8, "g": 12, "blocks": 2, "d": 16, "layers": 4, "steps": 1500,
-        },
-        "paper": {
-            "pixels": 128, "batch": 16, "g": 64, "blocks": 6, "d": 64, "layers": 6,
-            "steps": 200_000,
-        },
+        "tiny": {"pixels": 16, "batch": 4, "g": 6, "blocks": 1, "d": 8, "layers": 3,
+                 "rates": (5e-4, 5e-4), "every": 5, "steps": 40},
+        "small": {"pixels": 32, "batch": 8, "g": 12, "blocks": 2, "d": 16, "layers": 4,
+                  "rates": (6e-4, 2e-4), "every": 3, "steps": 4500},
+        "paper": {"pixels": 128, "batch": 16, "g": 64, "blocks": 6, "d": 64, "layers": 6,
+                  "rates": (1e-4, 1e-4), "every": 5, "steps": 200_000},
     }  # fmt: skip
     averaged = ("generator",)
     kinds = len(CASTS)
@@ -54,8 +52,8 @@ class StarGAN:
             raise ValueError("stargan makes its own attributes: --data is of no use")
         self.size, n = size, size["pixels"]
         self.judge(self.turn(nn.Variable((size["batch"], 3, n, n)), self.label()))
-        adam = {"alpha": 1e-4 if n == 128 else 5e-4, "beta1": 0.5, "beta2": 0.999}
-        self.solvers = adams(generator=adam, discriminator=adam)
+        adam = [{"alpha": rate, "beta1": 0.5, "beta2": 0.999} for rate in size["rates"]]
+        self.solvers = adams(generator=adam[0], discriminator=adam[1])
 
         @nn.compile
         def discriminate(x, old, new):
@@ -103,10 +101,11 @@ class StarGAN:
         return [images, eye[old], eye[new]]
 
     def step(self, *arrays):
-        """The generator learns in every fifth step only."""
+        """The generator learns in every fifth step only, or as often as the size says."""
         given = [pixels(a) for a in arrays]
         found = dict(zip(("judge", "named"), self._discriminate(*given), strict=True))
-        if self.done % 5 == 4:
+        every = self.size["every"]
+        if self.done % every == every - 1:
             found |= dict(zip(("back", "named by G"), self._generate(*given), strict=True))
         return found
 
