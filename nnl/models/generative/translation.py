@@ -25,7 +25,12 @@ SIGMA = 0.02  # standard deviation of the first weights, in the code of the pape
 
 
 def pix2pix_generator(
-    x: Any, outputs: int = 3, channels: int = 64, depth: int = 8, dropout: float = 0.5
+    x: Any,
+    outputs: int = 3,
+    channels: int = 64,
+    depth: int = 8,
+    dropout: float = 0.5,
+    test: bool = False,
 ) -> Any:
     """A U-Net down to few pixels, normalised by the batch; its dropout stays on when it is used.
 
@@ -34,6 +39,8 @@ def pix2pix_generator(
         channels: Of the first level; each further one has twice as many, up to eight times.
         depth: How often the size is halved.
         dropout: Share that the three levels with the fewest pixels drop, after the lowest.
+        test: Normalise with the running statistics, as exported files do; the paper's own images
+            are normalised by those of the batch.
     Returns:
         (B, outputs, H, W), in [-1, 1].
     Raises:
@@ -54,7 +61,7 @@ def pix2pix_generator(
         h = h if i == 0 else F.leaky_relu(h, 0.2)
         h = convolution(h, width, 4, f"down{i}", 2, 1, bias=i == 0, init=NormalInitializer(SIGMA))
         if 0 < i < depth - 1:
-            h = _batch_norm(h, f"down{i}")
+            h = _batch_norm(h, f"down{i}", test)
         skipped.append(h)
     h = skipped.pop()
     for i in reversed(range(depth)):
@@ -62,7 +69,7 @@ def pix2pix_generator(
         h = deconvolution(F.relu(h), width, 4, f"up{i}", bias=i == 0, init=NormalInitializer(SIGMA))
         if i == 0:
             return F.tanh(h)
-        h = _batch_norm(h, f"up{i}")
+        h = _batch_norm(h, f"up{i}", test)
         if dropout and depth - 5 < i < depth - 1:
             h = F.dropout(h, dropout)
         h = F.concatenate(h, skipped.pop(), axis=1)
@@ -210,9 +217,9 @@ def _normed(x: Any) -> Any:
     return F.instance_normalization(x, None, None)
 
 
-def _batch_norm(x: Any, name: str) -> Any:
+def _batch_norm(x: Any, name: str, test: bool = False) -> Any:
     with parameter_scope(name):
-        return PF.batch_normalization(x, eps=1e-5)
+        return PF.batch_normalization(x, eps=1e-5, batch_stat=not test)
 
 
 @as_layer
