@@ -171,6 +171,10 @@ distributions.Bernoulli(probs=u).entropy()
 shape(distributions.Normal(a, 1.0).sample(5))
 shape(distributions.Categorical(logits=a).sample([4, 3]))
 shape(distributions.Bernoulli(probs=u).sample())
+segment_mean(m, constant([0, 0, 1]))|logical_xor(t, f)|count_nonzero(l, 1)|count_nonzero(l)
+confusion_matrix(constant([0, 1, 2, 2]), constant([0, 2, 2, 1]), 3)|cross(a, b)|matrix_diag(a)
+matrix_diag_part(m)|lin_space(0.0, 1.0, 5)|reverse_v2(a, [1])|arg_max(a, 1)|arg_min(a, 0)
+nn.swish(a)|nn.space_to_depth(x, 2)|nn.depth_to_space(x, 2)
 """
 
 
@@ -187,6 +191,20 @@ train.FtrlOptimizer(0.1, -0.6, 0.2, l2_regularization_strength=0.3)
 
 # What sessions do: each script leaves arrays in `out`.
 SCRIPTS = {
+    "layers that are called twice": """
+x = tf.constant(np.sin(np.arange(96.0)).reshape(2, 4, 4, 3), tf.float32)
+start = tf.constant_initializer(0.1)
+conv = tf.layers.Conv2D(3, 3, padding="same", activation=tf.nn.relu, kernel_initializer=start)
+norm, dense = tf.layers.BatchNormalization(), tf.layers.Dense(2, kernel_initializer=start, name="d")
+y = conv(conv(x))
+y = norm(tf.layers.MaxPooling2D(2, 2)(y), training=True)
+z = dense(tf.layers.Flatten()(y))
+loss = tf.reduce_sum(z * z)
+s.run(tf.global_variables_initializer())
+out = [*s.run([y, z, *tf.gradients(loss, tf.trainable_variables())])]
+out.append([len(l.variables) for l in (conv, norm, dense)] + [len(norm.trainable_variables)])
+out.append([len(v.name) for v in tf.global_variables()])
+""",
     "metrics": """
 t, x = tf.placeholder(tf.int32, [None]), tf.placeholder(tf.int64, [None])
 found = [tf.metrics.accuracy(t, x), tf.metrics.mean(x, [1.0, 0.0, 3.0]), tf.metrics.precision(t, x), tf.metrics.recall(t, x)]

@@ -70,11 +70,13 @@ _OWN = {
     "get_collection_ref get_default_graph name_scope reset_default_graph",
     _operation: "Operation constant convert_to_tensor placeholder placeholder_with_default",
     _initializers: "multinomial random_normal random_shuffle random_uniform truncated_normal",
-    _session: "ConfigProto GPUOptions InteractiveSession Session get_default_session",
+    _session: "ConfigProto GPUOptions InteractiveSession RunMetadata RunOptions Session "
+    "get_default_session",
     _shapes: "Dimension TensorShape",
     _train: "gradients",
     _variables: "AUTO_REUSE Variable VariableScope all_variables get_variable get_variable_scope "
     "global_variables global_variables_initializer group initialize_all_variables "
+    "initialize_local_variables initialize_variables "
     "local_variables local_variables_initializer moving_average_variables no_op "
     "report_uninitialized_variables set_random_seed trainable_variables variable_scope "
     "variables_initializer",

@@ -347,6 +347,24 @@ N.update(defined({
     "broadcast_static_shape": lambda shape_x, shape_y: TensorShape(
         np.broadcast_shapes(sizes_of(shape_x), sizes_of(shape_y))),
     "cast": cast,
+    "segment_mean": lambda data, segment_ids, name=None: N.div_no_nan(
+        N.segment_sum(data, segment_ids), N.segment_sum(N.ones_like(data), segment_ids), name=name),
+    "logical_xor": lambda x, y, name="LogicalXor": N.not_equal(*map(tensor, (x, y)), name=name),
+    "count_nonzero": lambda input_tensor, axis=None, keepdims=False, dtype=np.int64,
+        name=None: cast(N.reduce_sum(
+            cast(N.not_equal(input_tensor, 0), np.int32), axis, keepdims), dtype, name),
+    "confusion_matrix": lambda labels, predictions, num_classes, dtype=np.int32, name=None,
+        weights=None: N.scatter_nd(
+            N.stack([cast(labels, np.int32), cast(predictions, np.int32)], 1),
+            N.ones_like(cast(labels, dtype)) if weights is None else cast(weights, dtype),
+            [num_classes, num_classes], name=name),
+    "cross": lambda a, b, name=None: N.subtract(
+        N.gather(a, [1, 2, 0], axis=-1) * N.gather(b, [2, 0, 1], axis=-1),
+        N.gather(a, [2, 0, 1], axis=-1) * N.gather(b, [1, 2, 0], axis=-1), name=name),
+    "matrix_diag": lambda diagonal, name=None: N.multiply(
+        N.expand_dims(x := tensor(diagonal), -1), N.eye(N.shape(x)[-1], dtype=x.dtype), name=name),
+    "matrix_diag_part": lambda input, name=None: N.reduce_sum(
+        (x := tensor(input)) * N.eye(x.sizes[-1], dtype=x.dtype), -1, name=name),
     "to_float": lambda x, name=None: cast(x, np.float32, name),
     "to_double": lambda x, name=None: cast(x, np.float64, name),
     "to_int32": lambda x, name=None: cast(x, np.int32, name),
@@ -354,4 +372,5 @@ N.update(defined({
 }))
 # fmt: on
 N["accumulate_n"] = N.add_n
+N.update(lin_space=N.linspace, reverse_v2=N.reverse, arg_max=N.argmax, arg_min=N.argmin)
 _tensor = tensor

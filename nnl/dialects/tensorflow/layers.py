@@ -7,7 +7,7 @@ import numpy as np
 
 from nnl.dialects.tensorflow import nn
 from nnl.dialects.tensorflow.control import smart_cond
-from nnl.dialects.tensorflow.graph import GraphKeys, add_to_collection
+from nnl.dialects.tensorflow.graph import GraphKeys, add_to_collection, get_collection
 from nnl.dialects.tensorflow.initializers import INITIALIZERS
 from nnl.dialects.tensorflow.table import N, cast, tensor
 from nnl.dialects.tensorflow.variables import get_variable, variable_scope
@@ -216,3 +216,53 @@ def batch_normalization(x, axis=-1, momentum=0.99, epsilon=1e-3,
         if updates_collections is not None:
             add_to_collection(updates_collections, step.operator)
     return y
+
+
+def _class(name, function, default):
+    class Layer:
+        """A layer that has the same variables at every call."""
+
+        def __init__(self, *args, name=None, trainable=True, **options):
+            self._args, self._options = args, options
+            self.name, self.trainable, self._scope = name, trainable, None
+
+        def __call__(self, inputs, **more):
+            """What it computes."""
+            if default is None:
+                return function(inputs, *self._args, **self._options, **more)
+            again = self._scope is not None
+            with variable_scope(self._scope if again else self.name, default, reuse=again) as scope:
+                self._scope, self.name = scope, scope.name
+                return function.__wrapped__(
+                    tensor(inputs), *self._args, trainable=self.trainable, **self._options, **more
+                )
+
+        apply = __call__
+
+        @property
+        def variables(self):
+            """Its variables, in the order that they were made in."""
+            if self._scope is None:
+                return []
+            return get_collection(GraphKeys.GLOBAL_VARIABLES, f"{self._scope.name}/")
+
+        @property
+        def trainable_variables(self):
+            """Those that are trained."""
+            return [v for v in self.variables if v in get_collection("trainable_variables")]
+
+        weights, trainable_weights = variables, trainable_variables
+
+    Layer.__name__ = Layer.__qualname__ = name
+    return Layer
+
+
+Dense = _class("Dense", dense, "dense")
+Conv1D, Conv2D, Conv3D = (
+    _class(f"Conv{n}D", f, f"conv{n}d") for n, f in ((1, conv1d), (2, conv2d), (3, conv3d))
+)
+Conv2DTranspose = _class("Conv2DTranspose", conv2d_transpose, "conv2d_transpose")
+BatchNormalization = _class("BatchNormalization", batch_normalization, "batch_normalization")
+Flatten, Dropout = _class("Flatten", flatten, None), _class("Dropout", dropout, None)
+MaxPooling2D = _class("MaxPooling2D", max_pooling2d, None)
+AveragePooling2D = _class("AveragePooling2D", average_pooling2d, None)

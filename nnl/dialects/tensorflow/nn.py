@@ -263,9 +263,10 @@ NN = defined({
     "zero_fraction": lambda value, name=None: N.reduce_mean(
         cast(N.equal(tensor(value), 0), np.float32), name=name),
     "local_response_normalization": N.lrn,
+    "swish": lambda features: N.multiply(x := tensor(features), N.sigmoid(x)),
     **{name: N[name] for name in (
         "sigmoid tanh relu relu6 elu selu softplus softsign softmax log_softmax l2_loss lrn top_k "
-        "in_top_k").split()},
+        "in_top_k space_to_depth depth_to_space").split()},
 })
 # fmt: on
 globals().update(NN)

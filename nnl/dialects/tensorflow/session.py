@@ -311,3 +311,13 @@ class GPUOptions(ConfigProto):
 
     def __init__(self, **settings):
         self.__dict__.update(settings)
+
+
+class RunOptions(GPUOptions):
+    """Settings of a run; not used."""
+
+    NO_TRACE, SOFTWARE_TRACE, HARDWARE_TRACE, FULL_TRACE = range(4)
+
+
+class RunMetadata(GPUOptions):
+    """What is noted about a run: nothing, `nnl profile` shows times."""

@@ -311,6 +311,11 @@ def local_variables_initializer():
     return variables_initializer(local_variables(), "init_local")
 
 
+initialize_variables, initialize_local_variables = (
+    variables_initializer, local_variables_initializer,
+)  # fmt: skip
+
+
 def report_uninitialized_variables(var_list=None, name=None):
     """Names of variables without a value, when this is made."""
     those = global_variables() if var_list is None else var_list
