@@ -91,53 +91,11 @@ class DataSourceWithFileCache(DataSource):
         )
 
     def _create_cache(self, prefix: str) -> None:
-        from tqdm import tqdm
-
         os.makedirs(self._cache_dir, exist_ok=True)
         logger.info("copying %d samples to the cache %s", self._size, self._cache_dir)
-        with tqdm(total=self._size, desc="cache", unit="sample", disable=None) as progress:
-            for start in range(0, self._size, settings.file_cache_rows):
-                end = min(start + settings.file_cache_rows, self._size)
-                samples = []
-                found: Any = (self._data_source._get_data(i) for i in range(start, end))
-                for sample in list(found) if self._data_source.ahead else found:
-                    samples.append(given(sample))
-                    progress.update()
-                name = f"{prefix}_{start:08d}_{end - 1:08d}{settings.cache_file_format}"
-                write_samples(os.path.join(self._cache_dir, name), self._columns(samples, start))
-                self._file_names.append(name)
-                self._file_sizes.append(end - start)
-        lines = [f"{name},{n}" for name, n in zip(self._file_names, self._file_sizes, strict=True)]
-        write_lines(os.path.join(self._cache_dir, INDEX), lines)
-        if settings.cache_file_format == ".npy":
-            write_lines(os.path.join(self._cache_dir, INFO), self._variables)
-        original = getattr(self._data_source, "original", None)
-        if original is not None:
-            with replacing(os.path.join(self._cache_dir, "original.csv")) as file:
-                file.write_text(original(), encoding="utf-8", newline="")
-        before, now = self._data_source._original_order, self._data_source._order
-        if before is not None and now is not None:
-            pairs = zip(before, now, strict=False)
-            write_lines(os.path.join(self._cache_dir, "order.csv"), [f"{a},{b}" for a, b in pairs])
-
-    def _columns(self, samples: list[Sample], start: int) -> dict[str, Any]:
-        columns = {}
-        for i, name in enumerate(self._variables):
-            values = [_array(sample[i]) for sample in samples]
-            for offset, value in enumerate(values):
-                if value.shape != values[0].shape:
-                    this = self._data_source.place(start + offset)
-                    first = self._data_source.place(start)
-                    sizes = ""
-                    if value.ndim == values[0].ndim == 3:
-                        sizes = "; nnl create_image_classification_dataset makes pictures alike"
-                    raise DataSourceWithFileCacheError(
-                        f"DataSourceWithFileCache: {name} of {this} has the shape {value.shape}, "
-                        f"of {first} {values[0].shape}; samples in a file cache must be of one "
-                        f"shape{sizes}"
-                    )
-            columns[name] = np.array(values)
-        return columns
+        write_files(self._data_source, self._cache_dir, 0, self._size, prefix)
+        files = write_index(self._data_source, self._cache_dir, prefix)
+        self._file_names, self._file_sizes = [*files], [*files.values()]
 
     def _arrange(self, file_order: list[int], row_orders: list[list[int]]) -> None:
         """Read the files in this order, and the rows of each file in its order."""
@@ -174,3 +132,64 @@ class DataSourceWithFileCache(DataSource):
             if self._temporary is not None:
                 self._temporary.cleanup()
         super().close()
+
+
+def _files(source: DataSource, prefix: str) -> dict[str, tuple[int, int]]:
+    """The cache files of a source: from which sample to which one."""
+    step, size = settings.file_cache_rows, source.size
+    ranges = [(start, min(start + step, size)) for start in range(0, size, step)]
+    return {f"{prefix}_{a:08d}_{b - 1:08d}{settings.cache_file_format}": (a, b) for a, b in ranges}
+
+
+def write_files(
+    source: DataSource, folder: str, first: int, last: int, prefix: str = "cache"
+) -> None:
+    """Write those of a source's cache files that begin from sample `first` on and before `last`."""
+    from tqdm import tqdm
+
+    with tqdm(total=last - first, desc="cache", unit="sample", disable=None) as progress:
+        for name, (start, end) in _files(source, prefix).items():
+            if not first <= start < last:
+                continue
+            samples = []
+            found: Any = (source._get_data(i) for i in range(start, end))
+            for sample in list(found) if source.ahead else found:
+                samples.append(given(sample))
+                progress.update()
+            write_samples(os.path.join(folder, name), _columns(source, samples, start))
+
+
+def write_index(source: DataSource, folder: str, prefix: str = "cache") -> dict[str, int]:
+    """Write what a cache has besides its files; how many samples each of these has."""
+    files = {name: end - start for name, (start, end) in _files(source, prefix).items()}
+    write_lines(os.path.join(folder, INDEX), [f"{name},{n}" for name, n in files.items()])
+    if settings.cache_file_format == ".npy":
+        write_lines(os.path.join(folder, INFO), source.variables)
+    original = getattr(source, "original", None)
+    if original is not None:
+        with replacing(os.path.join(folder, "original.csv")) as file:
+            file.write_text(original(), encoding="utf-8", newline="")
+    before, now = source._original_order, source._order
+    if before is not None and now is not None:
+        pairs = zip(before, now, strict=False)
+        write_lines(os.path.join(folder, "order.csv"), [f"{a},{b}" for a, b in pairs])
+    return files
+
+
+def _columns(source: DataSource, samples: list[Sample], start: int) -> dict[str, Any]:
+    columns = {}
+    for i, name in enumerate(source.variables):
+        values = [_array(sample[i]) for sample in samples]
+        for offset, value in enumerate(values):
+            if value.shape != values[0].shape:
+                this, first = source.place(start + offset), source.place(start)
+                sizes = ""
+                if value.ndim == values[0].ndim == 3:
+                    sizes = "; nnl create_image_classification_dataset makes pictures alike"
+                raise DataSourceWithFileCacheError(
+                    f"DataSourceWithFileCache: {name} of {this} has the shape {value.shape}, "
+                    f"of {first} {values[0].shape}; samples in a file cache must be of one "
+                    f"shape{sizes}"
+                )
+        columns[name] = np.array(values)
+    return columns

@@ -61,6 +61,24 @@ def test_rows_come_in_their_order(
     assert [*os.listdir("several")] == ["output_result.csv"]
 
 
+def test_caches_are_those_of_one_process(
+    files: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open("many.csv", "w") as file:
+        file.writelines(["x,y\n", *[f"x{i % 11}.npy,{i}\n" for i in range(250)]])
+    for how in ([], ["-S"]):
+        assert main(["conv_dataset", *how, "-F", "many.csv", "one"]) == 0
+        assert main(["conv_dataset", *how, "-F", "many.csv", "several", "--on", "local:2"]) == 0
+        one, several = (
+            {p.name: p.read_bytes() for p in Path(d).iterdir()} for d in ("one", "several")
+        )
+        assert one == several and len(one) == 3 + 4
+    assert capsys.readouterr().out.splitlines()[-1].startswith("several: rows 250")
+    assert main(["conv_dataset", "one", "other", "--on", "local:2"]) == 2
+    assert "conv_dataset: --on, but one is no .csv file" in capsys.readouterr().err
+    assert not [p for p in os.listdir() if p.startswith(".pieces")]
+
+
 class Dies(remote.Workers):
     """The first time, what runs a piece is killed in it."""
 

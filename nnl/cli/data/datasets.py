@@ -10,11 +10,15 @@ import json
 import os
 import shutil
 import tarfile
+import tempfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from nnl.cli.errors import UsageError
+from nnl.cli.training.remote import ON, PER_WORKER, check_on, opened, row_range, run_all
+from nnl.data.settings import settings
+from nnl.data.source_file_cache import write_files, write_index
 
 
 def add_commands(commands: Any) -> None:
@@ -29,6 +33,8 @@ def add_commands(commands: Any) -> None:
     p.add_argument("-S", "--shuffle", action="store_true", help="mix the rows")
     p.add_argument("-N", "--normalize", action="store_true", help="divide images by 255")
     p.add_argument("-t", "--num_of_threads", type=int, metavar="N", help=argparse.SUPPRESS)
+    p.add_argument("--on", metavar="WORKERS", help=f"read a .csv file's rows there: {ON}")
+    p.add_argument("--rows", type=row_range, metavar="FROM:TO", help=argparse.SUPPRESS)
     p.add_argument("source", metavar="SOURCE")
     p.add_argument("destination", metavar="DESTINATION")
     p.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -104,6 +110,11 @@ def conv_dataset(args: argparse.Namespace) -> int:
     """Copy a data set into cache files."""
     from nnl.core.parameters.atomic import replacing
 
+    if args.on is not None:
+        check_on("conv_dataset", args.on)
+    if args.rows is not None:
+        write_files(_rows_of(args), args.destination, *args.rows)
+        return 0
     target = Path(args.destination)
     if target.exists() and not target.is_dir():
         raise ValueError(f"{target} is a file, wanted a folder")
@@ -131,6 +142,8 @@ def _copy(args: argparse.Namespace, folder: str) -> int:
     from nnl.data.source_file_cache import DataSourceWithFileCache
 
     kind = os.path.splitext(args.source.rstrip(os.sep))[1].lower()
+    if args.on is not None:
+        return _copy_on_workers(args, folder, kind)
     if kind == ".csv":
         rows = CreateCache(args.source, shuffle=args.shuffle)
         rows.create(folder, normalize=args.normalize)
@@ -140,6 +153,35 @@ def _copy(args: argparse.Namespace, folder: str) -> int:
     with closing(CacheDataSource(args.source, args.shuffle, normalize=args.normalize)) as source:
         DataSourceWithFileCache(source, folder, shuffle=args.shuffle)
         return source.size
+
+
+def _rows_of(args: argparse.Namespace) -> Any:
+    from nnl.data.source_csv import CsvDataSource
+
+    return CsvDataSource(args.source, args.shuffle, normalize=args.normalize)
+
+
+def _copy_on_workers(args: argparse.Namespace, folder: str, kind: str) -> int:
+    """Let workers write the cache files, some each."""
+    if kind != ".csv":
+        raise UsageError(f"conv_dataset: --on, but {args.source} is no .csv file")
+    how = ["-S"] * args.shuffle + ["-N"] * args.normalize
+    with (
+        closing(_rows_of(args)) as rows,
+        closing(opened(args.on)) as workers,
+        tempfile.TemporaryDirectory(prefix=".pieces-", dir=".") as temporary,
+    ):
+        each = -(-rows.size // (workers.size * PER_WORKER))
+        step = settings.file_cache_rows
+        each = -(-each // step) * step
+        pieces = [
+            ["conv_dataset", *how, "--rows", f"{k}:{min(k + each, rows.size)}", args.source]
+            + [os.path.abspath(folder)]
+            for k in range(0, rows.size, each)
+        ]
+        run_all(workers, pieces, Path(temporary).absolute())
+        write_index(rows, folder)
+        return int(rows.size)
 
 
 # ---- archives ----

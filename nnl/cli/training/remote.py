@@ -154,6 +154,12 @@ def _parts(on: str) -> tuple[str, str]:
     return scheme, on[len(scheme) :]
 
 
+def row_range(text: str) -> tuple[int, int]:
+    """A type of options: the rows of a piece."""
+    start, _, end = text.partition(":")
+    return int(start), int(end)
+
+
 def run_all(workers: Workers, commands: Sequence[Sequence[str]], folder: Path) -> None:
     """Run commands on workers, in the current folder, which all see; a bar on stderr.
 

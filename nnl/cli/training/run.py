@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnl.cli.errors import UsageError
-from nnl.cli.training.remote import ON, PER_WORKER, check_on, opened, run_all
+from nnl.cli.training.remote import ON, PER_WORKER, check_on, opened, row_range, run_all
 from nnl.converters.formats import is_programs, read_model
 from nnl.converters.networks.model import Model, Network, NnpModel
 from nnl.converters.nnp.training_reader import generator
@@ -82,7 +82,9 @@ def add_commands(commands: Any) -> None:
     )
     p.add_argument("-b", "--batch_size", type=int, metavar="N", help="(default: -1, the file's)")
     p.add_argument("--on", metavar="WORKERS", help=f"run pieces of the rows there: {ON}")
-    p.add_argument("--rows", type=_range, metavar="FROM:TO", help=argparse.SUPPRESS)  # of a piece
+    p.add_argument(
+        "--rows", type=row_range, metavar="FROM:TO", help=argparse.SUPPRESS
+    )  # of a piece
     p.add_argument(
         "--json",
         action="store_true",
@@ -310,11 +312,6 @@ def forward(args: argparse.Namespace) -> int:
     else:
         print(f"{result}: {len(rows)} rows")
     return 0
-
-
-def _range(text: str) -> tuple[int, int]:
-    start, _, end = text.partition(":")
-    return int(start), int(end)
 
 
 @contextmanager
