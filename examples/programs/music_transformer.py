@@ -7,6 +7,10 @@ The model knows how far apart two events are (relative attention), and keeps wha
 attributes: the step writes the loss to one of them, where the rest of the program reads it, and
 appends to lists, now and then an array that lives on for many steps. Source: Huang et al., Music
 Transformer, arXiv:1809.04281.
+
+Expected, with --mode coexecute:
+
+    loss 3.6004 after 10 steps, 1.6447 after 100
 """
 
 import numpy as np

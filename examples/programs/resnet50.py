@@ -5,6 +5,10 @@
 
 Modules with state, batch normalisation, momentum, weight decay, and a learning rate that is another
 number in every step. Source: He et al., arXiv:1512.03385.
+
+Expected, with --mode coexecute:
+
+    loss 1.8314 after 10 steps, 0.0020 after 100
 """
 
 import numpy as np

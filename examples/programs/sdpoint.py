@@ -6,6 +6,10 @@
 Python draws the block; the step writes to attributes of all blocks, and each of them branches on
 its own. Source: Kuen et al., Stochastic Downsampling for Cost-Adjustable Inference and Improved
 Regularization in Convolutional Networks, arXiv:1801.11335.
+
+Expected, with --mode coexecute:
+
+    loss 3.8353 after 10 steps, 0.5254 after 100
 """
 
 import random

@@ -5,6 +5,10 @@
 
 Darknet-53, the way up with what the way down left, and a loss for each scale in which boxes that
 overlap an object are no false alarm. Source: Redmon and Farhadi, arXiv:1804.02767.
+
+Expected, with --mode coexecute:
+
+    loss 165.9000 after 10 steps, 23.5672 after 100
 """
 
 import numpy as np
