@@ -22,13 +22,14 @@ printed on two cores. Networks and tools that others want are in `nnl.models`, `
 TASKS = {
     "Classification": """digits/train imagenet/train programs/resnet50 programs/dropblock
         programs/sdpoint references/tabular references/faces""",
-    "Detection": "programs/yolov3 programs/faster_rcnn references/centernet",
+    "Detection": "programs/yolov3 programs/faster_rcnn references/centernet references/detr",
     "Segmentation": "references/unet",
     "Pose": "references/pose",
     "Text in pictures": "references/ocr",
     "Language": """language/train language/tune language/talk programs/gpt2 programs/bert_cls
         programs/bert_qa""",
-    "Speech and sound": "references/keyword_spotting programs/music_transformer",
+    "Speech and sound": """references/keyword_spotting references/conv_tasnet
+        programs/music_transformer""",
     "Recommendation": "references/recommendation",
     "Time series": "references/time_series",
     "Reinforcement": "references/dqn references/ppo references/sac",

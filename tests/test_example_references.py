@@ -26,6 +26,8 @@ REACHED = {
     "fixmatch": lambda n: n["accuracy"] > n["labels alone"],
     "unet": lambda n: n["mean IoU"] > 0.6 > 2 * n["mean IoU of colours"],
     "centernet": lambda n: n["AP50"] > 0.7 > 2 * n["AP50 of pieces"],
+    "detr": lambda n: n["AP50"] > 0.1 > 5 * n["AP50 of pieces"],
+    "conv_tasnet": lambda n: n["SI-SNR"] > 3 > 2 + n["mixture"],
     "pose": lambda n: n["PCK"] > 0.6 > 2 * n["PCK of the mean"],
     "ocr": lambda n: n["errors"] < 0.3 < n["errors of the linear one"] and n["difference"] < 1e-3,
     "keyword_spotting": lambda n: n["accuracy"] > 0.95 > n["accuracy of the mean spectrum"] + 0.3,
