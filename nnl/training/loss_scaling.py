@@ -102,7 +102,7 @@ class DynamicLossScalingUpdater:
         self._written: list[tuple[NdArray, int]] | None = None  # by the latest pass
         self._always: list[tuple[NdArray, int]] = []  # by passes of a static graph
         self._seen = -1
-        self._before: dict[int, NdArray] = {}
+        self._before: dict[int, tuple[NdArray, NdArray]] = {}  # arrays, which keep ids, and copies
         self._kept_loss = NdArray()
         self._loss: Any = self._kept_loss
 
@@ -225,9 +225,13 @@ class DynamicLossScalingUpdater:
             self._there.update(self.weight_decay or 0.0)
             return
         if STATE.interpreter.has_values:
-            for nd in (known := self._statistics()):
-                self._before.setdefault(id(nd), NdArray(nd.shape)).copy_from(nd, False)
-            undo = [(nd, self._before[id(nd)]) for nd in known]
+            kept = self._before
+            self._before = {
+                id(nd): kept.get(id(nd)) or (nd, NdArray(nd.shape)) for nd in self._statistics()
+            }
+            undo = list(self._before.values())
+            for nd, copy in undo:
+                copy.copy_from(nd, False)
             self._backward(self._there.value)
         else:
             self._backward(self._there.value)

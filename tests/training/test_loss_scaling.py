@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -401,3 +403,29 @@ def test_processes_leave_a_batch_out_together() -> None:
         u.update()
         assert (u.lost, u.scale, calls) == (1, 8.0, [1, 1])
         np.testing.assert_array_equal(w.d, 1.0)
+
+
+def test_statistics_of_layers_that_are_gone_are_not_mixed_up(monkeypatch: Any) -> None:
+    """Each update has layers of its own, of another size: what is copied is theirs."""
+    monkeypatch.setattr(loss_scaling, "on_device", lambda: True)
+    w = nn.Variable.from_numpy_array(np.ones((1, 1), np.float32), need_grad=True)
+    size, kept = 2, []
+
+    def loss_of() -> nn.Variable:
+        nn.clear_parameters()
+        x = nn.Variable.from_numpy_array(np.ones((4, size), np.float32) * 3)
+        y = F.mean(PF.batch_normalization(x * w, name="bn"))
+        mean = nn.get_parameters(grad_only=False)["bn/bn/mean"]
+        kept.append(weakref.ref(mean.data))
+        return y
+
+    solver = S.Sgd(0.0)
+    solver.set_parameters({"w": w})
+    u = DynamicLossScalingUpdater(solver, loss_of, scale=8.0)
+    with nn.auto_forward():
+        for n in (2, 2, 3, 3, 5, 5, 7, 7):
+            size = n
+            u.update()
+    nn.clear_parameters()
+    gc.collect()
+    assert sum(ref() is not None for ref in kept) <= 2
