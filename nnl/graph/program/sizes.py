@@ -263,10 +263,16 @@ def _line(v: Vector, bases: Known) -> Iterator[Expression]:
 
 def _product(v: Vector, bases: Known) -> Iterator[Expression]:
     """c * x * y, c * x * y * z, or a product divided by a size"""
+    # factors are among what divides the number at every witness, which few sizes do
+    parts = [
+        x[0] != 0 and not any(y % n if n else y for n, y in zip(x, v, strict=True))
+        for x, _ in bases[:48]
+    ]
     for many in (2, 3):
-        for some in combinations_with_replacement(bases[: 96 // many], many):
+        factors = [b for b, divides in zip(bases[: 96 // many], parts, strict=False) if divides]
+        for some in combinations_with_replacement(factors, many):
             sizes = [prod(n) for n in zip(*[x for x, _ in some], strict=True)]
-            c, rest = divmod(v[0], sizes[0]) if sizes[0] else (0, 1)
+            c, rest = divmod(v[0], sizes[0])
             if c and not rest and all(c * n == y for n, y in zip(sizes, v, strict=True)):
                 yield _times([e for _, e in some], c)
     for x, top in bases[:24]:
