@@ -11,6 +11,7 @@ from nnl.converters.networks.model import OnnxFile
 from nnl.converters.networks.open_sizes import OpenSizes, named, words
 from nnl.converters.onnx import load
 from nnl.utils.save import save
+from tests.native.kernels import require_library
 
 onnx = pytest.importorskip("onnx")
 helper, FLOAT, INT64 = onnx.helper, onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
@@ -262,3 +263,50 @@ def test_an_open_batch_of_nnp_stays_open(tmp_path):
     found = nn.load_program(str(tmp_path / "net.nnlp"))
     for n in (1, 4, 7):
         assert found.run(x=np.ones((n, 3)))["y"].shape == (n, 2)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("kind", ["half_pixel", "align_corners", "asymmetric"])
+@pytest.mark.parametrize("by", ["scales", "sizes"])
+def test_resized_pictures_in_cpp(mode, kind, by, tmp_path):
+    """Resize is one kernel at any size, in C++ too, where it had no shape rule."""
+    runtime, lib = pytest.importorskip("onnxruntime"), require_library()
+    node = helper.make_node
+    how = {"mode": mode, "coordinate_transformation_mode": kind, "nearest_mode": "floor"}
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Add", ["shape", "more"], ["size"]),
+        node("Resize", ["x", "", *(["scale"] if by == "scales" else ["", "size"])], ["y"], **how),
+    ]
+    weights = [("more", np.array([0, 0, 3, 5]))]
+    if by == "scales":
+        nodes, weights = (
+            nodes[2:],
+            [("scale", np.float32([1, 1, 2, 2 if kind == "align_corners" else 1.5]))],
+        )
+    pictures = ["batch", 2, "height", "width"]
+    saved(tmp_path / "a.onnx", nodes, [("x", pictures)], [("y", [None] * 4)], weights)
+    assert main(["convert", str(tmp_path / "a.onnx"), str(tmp_path / "a.nnlp")]) == 0
+    session = runtime.InferenceSession(tmp_path / "a.onnx", providers=["CPUExecutionProvider"])
+    model = lib.Model(str(tmp_path / "a.nnlp"))
+    for shape in [(1, 2, 4, 6), (2, 2, 7, 2), (1, 2, 12, 16)]:
+        x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+        model.resize("x", shape)
+        y = np.frombuffer(model.run({"x": x})["y"], np.float32).reshape(model.shape("y"))
+        np.testing.assert_allclose(y, session.run(None, {"x": x})[0], rtol=1e-4, atol=2e-5)
+
+
+def test_pictures_of_one_cell_may_be_special(tmp_path):
+    """Anchors of a detector with strides of 32: at one row or column there is nothing to repeat."""
+
+    def net(x):
+        if x.shape[1] % 32:
+            raise ValueError("wanted multiples of 32")
+        return x + x if x.shape[1] > 32 else x * 2
+
+    path = tmp_path / "a.nnlp"
+    nn.save_program(path, net, {"x": nn.Variable((1, 64))}, open={"x": ("n", "size")})
+    program = nn.load_program(path)
+    assert program["main"].dims["size"].multiple == 32
+    for n in (32, 320):
+        assert (program.run(x=np.ones((3, n)))["y"] == 2 * np.ones((3, n))).all()

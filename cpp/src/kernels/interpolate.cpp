@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Resizing by nearest pixel or linear interpolation, and its gradient.
+// Resizing by nearest pixel, linear or cubic interpolation, and its gradient.
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <optional>
 
 #include "converted.h"
 #include "windows.h"
@@ -123,6 +125,23 @@ class Nearest : public Kernel {
   bool doubled_ = false;
 };
 
+// By what each pixel of the result is made of along each of the last axes.
+template <bool backward>
+std::unique_ptr<Kernel> along_axes(const Signature& s, const Images& images,
+                                   std::vector<Axis>& axes, bool nearest) {
+  const Spec& x = backward ? s.out[0] : s.in[0];
+  const bool floats = s.in[0].dtype == DType::f32 && s.out[0].dtype == DType::f32;
+  const bool plain = s.in[0].layout == Layout::plain && s.out[0].layout == Layout::plain;
+  if (nearest && floats && plain && x.size()) {
+    int64_t planes = 1;
+    for (size_t i = 0; i + axes.size() < x.shape.size(); ++i) planes *= x.shape[i];
+    return std::make_unique<Nearest<backward>>(axes, planes);
+  }
+  if (backward)
+    for (Axis& axis : axes) axis = axis.transposed();
+  return windows_kernel(s, images, Combine::sum, axes);
+}
+
 // The resizing of `small` to `big`; backward goes the other way.
 template <bool backward>
 std::unique_ptr<Kernel> resize(const Signature& s) {
@@ -138,27 +157,117 @@ std::unique_ptr<Kernel> resize(const Signature& s) {
                           a.flag("half_pixel_for_nn")};
   std::vector<Axis> axes;
   for (size_t i = 0; i < n; ++i) axes.push_back(axis_of(size[i], out[i], settings));
-  const bool floats = s.in[0].dtype == DType::f32 && s.out[0].dtype == DType::f32;
-  const bool plain = s.in[0].layout == Layout::plain && s.out[0].layout == Layout::plain;
-  if (!settings.linear && floats && plain && !a.flag("channel_last") && x.size()) {
-    int64_t planes = 1;
-    for (size_t i = 0; i + n < x.shape.size(); ++i) planes *= x.shape[i];
-    return std::make_unique<Nearest<backward>>(axes, planes);
+  const bool nearest = !settings.linear && !a.flag("channel_last");
+  return along_axes<backward>(s, images, axes, nearest);
+}
+
+// ---- as ONNX says it ----
+
+struct OnnxSettings {
+  std::string mode, kind, rounding;
+  double a;
+  bool inside;
+};
+
+// In pixels of x. Where no scale is given, it is out / size, and a ratio of whole numbers is
+// rounded once.
+double position(int64_t i, int64_t size, int64_t out, std::optional<double> scale,
+                const std::string& kind) {
+  const auto at = static_cast<double>(i), n = static_cast<double>(size);
+  const auto m = static_cast<double>(out);
+  if (kind == "align_corners") return at * (n - 1) / std::max(m - 1, 1.0);
+  if (kind == "pytorch_half_pixel" && out == 1) return 0;
+  if (kind == "asymmetric") return scale ? at / *scale : at * n / m;
+  const double middle = scale ? (at + 0.5) / *scale : (2 * at + 1) * n / (2 * m);
+  return kind == "tf_half_pixel_for_nn" ? middle : middle - 0.5;
+}
+
+double rounded(double at, const std::string& how) {
+  if (how == "floor") return std::floor(at);
+  if (how == "ceil") return std::ceil(at);
+  return how == "round_prefer_floor" ? std::ceil(at - 0.5) : std::floor(at + 0.5);
+}
+
+// Of the pixels at -1, 0, 1 and 2 for a position after 0: Keys' kernel.
+std::array<double, 4> cubic_weights(double part, double a) {
+  const auto near = [a](double t) { return ((a + 2) * t - (a + 3)) * t * t + 1; };
+  const auto far = [a](double t) { return ((a * t - 5 * a) * t + 8 * a) * t - 4 * a; };
+  return {far(part + 1), near(part), near(1 - part), far(2 - part)};
+}
+
+Axis onnx_axis(int64_t size, int64_t out, std::optional<double> scale, const OnnxSettings& s) {
+  Axis axis;
+  axis.from = size;
+  axis.to.resize(static_cast<size_t>(out));
+  const bool stays = scale ? *scale == 1.0 : size == out;
+  for (int64_t i = 0; i < out; ++i) {
+    auto& taps = axis.to[static_cast<size_t>(i)];
+    const auto tap = [&](double at, double weight) {
+      const double inside = std::clamp(at, 0.0, static_cast<double>(size - 1));
+      taps.push_back({static_cast<int64_t>(inside), static_cast<float>(weight), 0});
+    };
+    if (stays) {
+      taps.push_back({i, 1.0f, 0});
+      continue;
+    }
+    const double at = position(i, size, out, scale, s.kind);
+    const double low = std::floor(at), part = at - low;
+    if (s.mode == "nearest") {
+      tap(rounded(at, s.rounding), 1);
+    } else if (s.mode == "linear") {
+      tap(low, 1 - part), tap(low + 1, part);
+    } else {
+      std::array<double, 4> weights = cubic_weights(part, s.a);
+      double sum = 0;
+      for (size_t k = 0; k < 4; ++k) {
+        const double pixel = low - 1 + static_cast<double>(k);
+        if (s.inside && (pixel < 0 || pixel >= static_cast<double>(size))) weights[k] = 0;
+        sum += weights[k];
+      }
+      for (size_t k = 0; k < 4; ++k)
+        tap(low - 1 + static_cast<double>(k), s.inside ? weights[k] / sum : weights[k]);
+    }
   }
-  if (backward)
-    for (Axis& axis : axes) axis = axis.transposed();
-  return windows_kernel(s, images, Combine::sum, axes);
+  return axis;
 }
 
 template <bool backward>
+std::unique_ptr<Kernel> onnx_resize(const Signature& s) {
+  const Attributes& a = s.attributes;
+  const OnnxSettings settings{a.text("mode"), a.text("coordinate_transformation_mode"),
+                              a.text("nearest_mode"), a.number("cubic_coeff_a"),
+                              a.integer("exclude_outside") != 0};
+  if (settings.kind == "tf_crop_and_resize") return nullptr;  // other functions say it
+  const Spec &x = backward ? s.out[0] : s.in[0], &y = backward ? s.in[0] : s.out[0];
+  const std::vector<double> scales = a.numbers("scales");
+  const size_t rank = x.shape.size();
+  size_t first = std::min<size_t>(2, rank ? rank - 1 : 0);  // axes that stay lead
+  for (size_t i = first; i-- > 0;)
+    if (scales.empty() ? x.shape[i] != y.shape[i] : scales[i] != 1) first = i;
+  Images images, other;
+  Shape size, out;
+  if (!as_images(x, rank - first, false, images, size) ||
+      !as_images(y, rank - first, false, other, out) || images.planes != other.planes)
+    return nullptr;
+  std::vector<Axis> axes;
+  for (size_t i = 0; i < size.size(); ++i) {
+    const auto scale = scales.empty() ? std::nullopt : std::optional<double>(scales[first + i]);
+    axes.push_back(onnx_axis(size[i], out[i], scale, settings));
+  }
+  return along_axes<backward>(s, images, axes, settings.mode == "nearest");
+}
+
+template <std::unique_ptr<Kernel> (*make)(const Signature&)>
 std::unique_ptr<Kernel> setup(const Signature& s) {
-  if (auto kernel = resize<backward>(s)) return kernel;
-  return converted(s, Convert::halves, resize<backward>);
+  if (auto kernel = make(s)) return kernel;
+  return converted(s, Convert::halves, make);
 }
 
 const Registration registrations[] = {
-    {"interpolate", setup<false>},
-    {"interpolate_backward", setup<true>},
+    {"interpolate", setup<resize<false>>},
+    {"interpolate_backward", setup<resize<true>>},
+    {"onnx_resize", setup<onnx_resize<false>>},
+    {"onnx_resize_backward", setup<onnx_resize<true>>},
 };
 
 }  // namespace

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules of pooling, resizing and parts in boxes: data (*batch, *S), or (*batch, *S, C).
+#include <cmath>
+
 #include "rule.h"
 
 namespace nnl {
@@ -116,6 +118,51 @@ Specs interpolated_backward(const RuleCall& c) {
   return {with_shape(c[0], c.shape())};
 }
 const ShapeRule interpolate_backward{"interpolate_backward", "gy", interpolated_backward};
+
+// x resized along all axes: to `sizes`, or by `scales`.
+Shape onnx_resized(const RuleCall& c, size_t i) {
+  const std::vector<int64_t> sizes = c.integers("sizes", 0, longest_axis);
+  const std::vector<double> scales = c.attributes.numbers("scales");
+  c.one_of("mode", {"nearest", "linear", "cubic"});
+  c.one_of("coordinate_transformation_mode",
+           {"half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric",
+            "tf_half_pixel_for_nn", "tf_crop_and_resize"});
+  c.one_of("nearest_mode", {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"});
+  Shape y = c[i].shape;
+  if (sizes.empty() == scales.empty()) c.fail("wanted either scales or sizes");
+  if ((sizes.empty() ? scales.size() : sizes.size()) != y.size())
+    c.fail("wanted a size or a scale for each axis of " + c.text(i));
+  for (size_t k = 0; k < y.size(); ++k) {
+    const int64_t n = y[k];
+    if (sizes.empty()) {
+      const double m = std::floor(static_cast<double>(n) * scales[k]);
+      if (!(scales[k] > 0 && m <= static_cast<double>(longest_axis)))
+        c.fail("scales are out of range");
+      y[k] = static_cast<int64_t>(m);
+    } else {
+      y[k] = sizes[k];
+    }
+    if (n != y[k] && (!n || !y[k])) c.fail("an axis of " + c.text(i) + " has no pixels");
+  }
+  if (c.attributes.text("coordinate_transformation_mode") != "tf_crop_and_resize") return y;
+  const std::vector<double> roi = c.attributes.numbers("roi");
+  if (roi.size() != 2 * y.size()) c.fail("wanted two numbers of roi for each axis of " + c.text(i));
+  for (size_t k = 0; k < y.size(); ++k) {
+    const bool stays = sizes.empty() ? scales[k] == 1 : c[i].shape[k] == y[k];
+    if (stays && (roi[k] != 0 || roi[k + y.size()] != 1)) c.fail("roi crops an axis that stays");
+  }
+  return y;
+}
+Specs resized_by_onnx(const RuleCall& c) { return {with_shape(c[0], onnx_resized(c, 0))}; }
+const ShapeRule onnx_resize{"onnx_resize", "x", resized_by_onnx};
+
+Specs resized_by_onnx_backward(const RuleCall& c) {
+  RuleCall of_x = c;
+  of_x.in[0].shape = c.shape();
+  c.has_shape(0, onnx_resized(of_x, 0));
+  return {with_shape(c[0], c.shape())};
+}
+const ShapeRule onnx_resize_backward{"onnx_resize_backward", "gy", resized_by_onnx_backward};
 
 // Parts of x that boxes give.
 Shape resampled(const RuleCall& c, const Spec& x) {

@@ -27,7 +27,10 @@ Build = Callable[[Mapping[str, int]], tuple[Variables, Variables]]
 ROOM = 1 << 20  # numbers between those of two nodes, for new ones
 NUMBERS = 64  # of an array that are explained one by one
 # (of what sizes are multiples, how large they are, how far apart in multiples)
-ATTEMPTS = (1, 1, 40), (1, 4, 40), (1, 16, 40), (1, 1, 12), (2, 2, 24), (8, 1, 16), (32, 1, 10)
+ATTEMPTS = (
+    (1, 1, 40), (1, 4, 40), (1, 16, 40), (1, 1, 12), (2, 2, 24), (8, 1, 16),
+    (32, 1, 10), (32, 4, 10),
+)  # fmt: skip
 MULTIPLES = (1, 2, 4, 8, 16)
 UNBUILT = (
     ValueError,
