@@ -18,7 +18,7 @@ def device():
         pytest.skip(f"there is no OpenCL device: {opencl.missing()[0]}")
     found = opencl.device_of(0)
     old = found.memory
-    found.memory = GuardedMemory(found.cl, found.context, found.queue.raw, old.name, old.limit)
+    found.memory = GuardedMemory(found.cl, found.context, found.queue, old.name, old.limit)
     return found
 
 

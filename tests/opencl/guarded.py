@@ -37,7 +37,7 @@ class GuardedMemory(Memory):
         piece = super().take(nbytes)
         buffer = self.buffers[piece.address >> SHIFT]
         whole = piece.nbytes + 2 * ZONE
-        self._cl.enqueue_fill_buffer(self._queue, buffer, PATTERN, 0, whole)
+        self._cl.enqueue_fill_buffer(self._queue.raw, buffer, PATTERN, 0, whole)
         self.taken[piece.address] = nbytes
         return piece
 
@@ -48,13 +48,13 @@ class GuardedMemory(Memory):
     def _look(self, address: int, nbytes: int) -> None:
         buffer = self.buffers[address >> SHIFT]
         memory = np.empty(buffer.size, np.uint8)
-        self._cl.enqueue_copy(self._queue, memory, buffer)
+        self._cl.enqueue_copy(self._queue.raw, memory, buffer)
         start = address & PLACE
         if (memory[:start] != PATTERN).any() or (memory[start + nbytes :] != PATTERN).any():
             self.broken.append(nbytes)
-            self._cl.enqueue_fill_buffer(self._queue, buffer, PATTERN, 0, start)
+            self._cl.enqueue_fill_buffer(self._queue.raw, buffer, PATTERN, 0, start)
             behind = start + nbytes, buffer.size - start - nbytes
-            self._cl.enqueue_fill_buffer(self._queue, buffer, PATTERN, *behind)
+            self._cl.enqueue_fill_buffer(self._queue.raw, buffer, PATTERN, *behind)
 
     def check(self) -> None:
         """Fail if a kernel has written outside of an array since the last call."""

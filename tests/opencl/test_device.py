@@ -15,7 +15,7 @@ import nnl as nn
 import nnl.functions as F
 from nnl.ext import opencl
 from nnl.ext.device.kernels.module import Code, Geometry, Launch, words
-from nnl.ext.opencl.device import KernelError, OpenClDevice
+from nnl.ext.opencl.device import KernelError, OpenClDevice, geometry_of
 from nnl.ext_utils import get_extension_context
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -42,6 +42,17 @@ class TestContext:
         platforms = [SimpleNamespace(get_devices=lambda d=d: d) for d in ([a, b], [c])]
         monkeypatch.setattr(cl, "get_platforms", lambda: platforms)
         assert opencl.found.__wrapped__() == (b, c, a)
+
+    def test_a_platform_without_devices_hides_no_other(self, monkeypatch):
+        import pyopencl as cl
+
+        def none():
+            raise cl.RuntimeError("clGetDeviceIDs failed: DEVICE_NOT_FOUND")
+
+        device = SimpleNamespace(type=cl.device_type.GPU)
+        platforms = [SimpleNamespace(get_devices=f) for f in (none, lambda: [device])]
+        monkeypatch.setattr(cl, "get_platforms", lambda: platforms)
+        assert opencl.found.__wrapped__() == (device,)
 
     def test_device_ids(self):
         with pytest.raises(ValueError, match="device_id is 'x', wanted a number as a str"):
@@ -93,6 +104,12 @@ class TestMemory:
             device.empty((1 << 20,), np.float32)
         assert device.memory.used == used
         np.testing.assert_array_equal((x.copy()).get(), X)
+
+    def test_the_device_itself_refuses_what_is_too_large(self, device, monkeypatch):
+        monkeypatch.setattr(device.memory, "limit", 1 << 62)
+        with pytest.raises(MemoryError, match=r"opencl:0: no memory for 22517998136\d+ bytes"):
+            device.empty((1 << 51,), np.uint8)
+        np.testing.assert_array_equal(device.upload(X).get(), X)
 
     def test_more_than_there_is_through_a_function(self, device, monkeypatch):
         monkeypatch.setattr(device.memory, "limit", device.memory.used + (1 << 20))
@@ -156,6 +173,29 @@ class TestKernels:
         with pytest.raises(KernelError, match="has refused a copy: .*DEVICE_NOT_AVAILABLE"):
             y.get()
 
+    def test_one_that_a_lost_device_refuses(self, device, monkeypatch):
+        x = device.upload(X)
+
+        def lost(*args: Any) -> None:
+            raise device.cl.RuntimeError("clEnqueueNDRangeKernel failed: DEVICE_NOT_AVAILABLE")
+
+        cl = SimpleNamespace(Error=device.cl.Error, Kernel=device.cl.Kernel)
+        cl.enqueue_nd_range_kernel = lost
+        monkeypatch.setattr(device.queue, "cl", cl)
+        with pytest.raises(KernelError, match="opencl:0: run_.* was refused by .*NOT_AVAILABLE"):
+            device.add(x, x)
+
+    @pytest.mark.parametrize("wait", ["synchronize", "trim"])
+    def test_waiting_for_a_lost_device(self, device, monkeypatch, wait):
+        def lost() -> None:
+            raise device.cl.RuntimeError("clFinish failed: DEVICE_NOT_AVAILABLE")
+
+        other = OpenClDevice(0, device.raw)
+        other.empty((4,), np.float32)
+        monkeypatch.setattr(other.queue, "raw", SimpleNamespace(finish=lost))
+        with pytest.raises(KernelError, match="has stopped working: .*DEVICE_NOT_AVAILABLE"):
+            (other.synchronize if wait == "synchronize" else other.memory.trim)()
+
     def test_without_a_folder_binaries_go_elsewhere(self, device, monkeypatch, tmp_path):
         (tmp_path / "file").touch()
         monkeypatch.setenv("NNL_CACHE_DIR", str(tmp_path / "file"))
@@ -176,6 +216,16 @@ class TestKernels:
             y = other.empty((1,), np.float32)
             Launch(code, (1, 1, 1), (1, 1, 1), words(value)).run([y.address], other.stream)
             np.testing.assert_allclose(y.get(), [value], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("limit", "threads"), [((64, [64] * 3), 64), ((4096, [48, 1, 1]), 32)])
+def test_blocks_are_as_large_as_the_device_takes(device, limit, threads):
+    raw = SimpleNamespace(
+        max_work_group_size=limit[0], max_work_item_sizes=limit[1], max_compute_units=2,
+        type=device.cl.device_type.GPU, extensions="cl_khr_fp16",
+    )  # fmt: skip
+    found = geometry_of(device.cl, raw)
+    assert (found.threads, found.team, found.double) == (threads, 32, False)
 
 
 @pytest.mark.parametrize(
@@ -199,3 +249,24 @@ def test_small_devices_compute_the_same(device, monkeypatch, geometry):
         found.append((z.d.copy(), v.g.copy()))
     np.testing.assert_allclose(found[1][0], found[0][0], rtol=1e-5)
     np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("x", "w"),
+    [((301, 230), (230, 10)), ((1, 120, 4, 4), (64, 120, 3, 3)), ((1, 7, 6, 6), (130, 7, 3, 3))],
+    ids=["narrow", "narrow, of patches", "of many maps"],
+)
+def test_products_in_other_tiles_than_usual(device, x, w):
+    """On a processor: blocks one thread wide, and those of 16 threads along m."""
+    rng = np.random.default_rng(0)
+    values, found = [rng.normal(size=s).astype(np.float32) for s in (x, w)], []
+    for ctx in (nn.Context(["numpy:float"]), get_extension_context("opencl")):
+        v, m = (nn.Variable.from_numpy_array(a, need_grad=True) for a in values)
+        with nn.context_scope(ctx):
+            y = F.affine(v, m) if len(x) == 2 else F.convolution(v, m, pad=(1, 1))
+            z = F.sum(y * y)
+            z.forward()
+            z.backward()
+        found.append((z.d.copy(), v.g.copy(), m.g.copy()))
+    for want, got in zip(*found, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * np.abs(want).max())

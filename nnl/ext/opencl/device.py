@@ -81,6 +81,15 @@ class Queue:
                 f"{self.device.name}: {kernel.function_name} was refused by {self.device.info}: {e}"
             ) from e
 
+    def finish(self) -> None:
+        """Wait until the device has done all work."""
+        try:
+            self.raw.finish()
+        except self.cl.Error as e:
+            raise KernelError(
+                f"{self.device.name}: {self.device.info} has stopped working: {e}"
+            ) from e
+
     def _prepare(self, launch: Launch) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
         """(a kernel of its own with the numbers set, all threads, those of a block)."""
         code = launch.code
@@ -127,7 +136,7 @@ class OpenClDevice:
         self.context = cl.Context([device])
         self.queue = self.stream = Queue(self)
         limit = int(device.global_mem_size * MEMORY_SHARE)
-        self.memory = Memory(cl, self.context, self.queue.raw, self.name, limit)
+        self.memory = Memory(cl, self.context, self.queue, self.name, limit)
         self.xp = ArrayModule(OpenClModule(self))
         self.on_host = bool(device.type & cl.device_type.CPU)
         self.geometry = geometry_of(cl, device)
@@ -196,10 +205,7 @@ class OpenClDevice:
         return run
 
     def synchronize(self) -> None:
-        try:
-            self.queue.raw.finish()
-        except self.cl.Error as e:
-            raise KernelError(f"{self.name}: {self.info} has stopped working: {e}") from e
+        self.queue.finish()
 
     def mark(self) -> int:
         self.synchronize()
