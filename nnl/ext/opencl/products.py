@@ -62,7 +62,7 @@ class Product(Kernel):
 
     def __init__(self, x: Matrices, types: dict[str, Operand], order: Sequence[int]) -> None:
         m, n, k, zs = x.sizes
-        tile = tile_for(m, n, k)
+        tile = tile_for(m, n, k, x.form in ("PATCHES", "SCATTERED"))
         self.order = tuple(order)
         rows, columns = -(-m // tile.m), -(-n // tile.n)
         wanted = geometry().wave * BLOCKS_OF_UNIT
@@ -70,6 +70,7 @@ class Product(Kernel):
         a_m, a_k, a_rest, inner = x.a
         macros = (
             *tile.macros, ("FORM", x.form), ("A_PARTS", int(inner > 0)),
+            ("A_DIRECT", int(tile.block[0] == 1)),
             ("A_ACROSS", int(a_m == 1 and not inner)), ("B_ACROSS", int(x.b[0] == 1 != x.b[1])),
             *((f"Z{s}", max(1, len(p.sizes))) for s, p in zip("ABC", x.z, strict=True)),
             *typed(**types),

@@ -39,12 +39,18 @@ class Tile(NamedTuple):
         )  # fmt: skip
 
 
-def tile_for(m: int, n: int, k: int) -> Tile:
-    """The tile for an m x n product of k steps on the device that kernels are laid out for."""
+def tile_for(m: int, n: int, k: int, patches: bool = False) -> Tile:
+    """The tile for an m x n product of k steps on the device that kernels are laid out for.
+
+    Args:
+        patches: Whether rows of b are gathered from images, once for every tile along m.
+    """
     g = geometry()
     if g.pack > 16:  # a processor: few threads, long vectors
         rows = min(8, m)
-        narrow = n <= 16 and m * k >= MANY  # each width is a kernel to compile
-        return Tile(rows, 16, (1 if narrow else 4, min(8, -(-m // rows))), 64)
+        narrow = n <= 16 and m * k >= MANY  # each width is a kernel to compile, and each height
+        most = 16 if patches and m >= 128 and not narrow else 8
+        height = 1 << (-(-m // rows) - 1).bit_length()
+        return Tile(rows, 16, (1 if narrow else 4, min(most, height)), 64)
     side = 16 if g.threads >= 256 else 8
     return Tile(4, 4, (side, side), 16)

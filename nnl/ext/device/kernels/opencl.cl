@@ -35,12 +35,14 @@ typedef float packed16 __attribute__((ext_vector_type(16), aligned(4)));
 // PoCL runs all threads of a block through each step of a loop that is the same for all, and leaves
 // their values in memory in between. A start that depends on the thread makes it a thread's own.
 #define ALONE(start) ((start) + (THREAD_X >> 31))
-#define SHORT_CODE _Pragma("unroll 1")  // compiled in half the time
+#define NOT_UNROLLED _Pragma("clang loop vectorize(disable) unroll(disable)")
+#define SHORT_CODE NOT_UNROLLED  // compiled in half the time
 #else
 #define HIGH_32 mul_hi
 #define VECTOR_AT(W, space, p) CAT(vload, W)(0, p)
 #define PUT_VECTOR(W, p, v) CAT(vstore, W)(v, 0, p)
 #define ALONE(start) (start)
+#define NOT_UNROLLED
 #define SHORT_CODE UNROLL
 #endif
 #define HIGH_64 mul_hi

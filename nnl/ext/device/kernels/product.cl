@@ -5,7 +5,8 @@
 // patches of convolutions, which are never written to memory (implicit GEMM).
 //
 // A block makes TM x TN of c, each thread RM rows of W columns. Parts of KB steps of a and b go through
-// local memory, as float32.
+// local memory, as float32. With A_DIRECT only b does: where a block is one thread wide, local memory
+// would serve every element of a once.
 
 // Strides are in elements. An image is (batch, channels, size 0, size 1, size 2).
 typedef struct {
@@ -70,9 +71,10 @@ INLINE void patch_row(GLOBAL const B* b, LOCAL float* to, unsigned step, unsigne
         for (int j = 0; j < W; ++j) to[j * step] = FLOAT(B, row[first + j]);
         return;
       }
-      for (unsigned j = 0; j < run; ++j) to[(l + j) * step] = FLOAT(B, row[first + (int)j]);
+      NOT_UNROLLED for (unsigned j = 0; j < run; ++j)
+        to[(l + j) * step] = FLOAT(B, row[first + (int)j]);
     } else {
-      for (unsigned j = 0; j < run; ++j) {
+      NOT_UNROLLED for (unsigned j = 0; j < run; ++j) {
         const int i2 = none || n + j >= limit ? -1 : seen(p, 2, q2 + j, t2);
         to[(l + j) * step] = i2 < 0 ? 0.0f : FLOAT(B, row[i2]);
       }
@@ -96,7 +98,8 @@ INLINE void product(GLOBAL const A* a, GLOBAL const B* b, GLOBAL const S* bias, 
   for (unsigned k0 = begin; k0 < end; k0 += KB) {
     BARRIER();
     const unsigned steps = least_of(KB, end - k0);
-#if A_ACROSS  // neighbours in a are neighbours along m
+#if A_DIRECT
+#elif A_ACROSS  // neighbours in a are neighbours along m
 #pragma unroll 1
     for (unsigned e = id; e < KB * TM; e += threads) {
       const unsigned k = e / TM, m = e - k * TM;
@@ -110,7 +113,7 @@ INLINE void product(GLOBAL const A* a, GLOBAL const B* b, GLOBAL const S* bias, 
       GLOBAL const A* from = a + (m0 + m) * p->a_m;
 #if A_PARTS
       unsigned q = quotient(p->a_inner, k0 + k), rest = k0 + k - q * p->a_inner.divisor;
-      for (int j = 0; j < W && k + j < steps; ++j) {
+      NOT_UNROLLED for (int j = 0; j < W && k + j < steps; ++j) {
         as[(k + j) * TM + m] = m0 + m < M ? FLOAT(A, from[q * p->a_k + rest * p->a_rest]) : 0.0f;
         if (++rest == p->a_inner.divisor) rest = 0, ++q;
       }
@@ -119,7 +122,7 @@ INLINE void product(GLOBAL const A* a, GLOBAL const B* b, GLOBAL const S* bias, 
       if (m0 + m < M && k + W <= steps) {
         for (int j = 0; j < W; ++j) as[(k + j) * TM + m] = FLOAT(A, from[j * p->a_k]);
       } else {
-        for (int j = 0; j < W && k + j < steps; ++j)
+        NOT_UNROLLED for (int j = 0; j < W && k + j < steps; ++j)
           as[(k + j) * TM + m] = m0 + m < M ? FLOAT(A, from[j * p->a_k]) : 0.0f;
       }
 #endif
@@ -141,7 +144,7 @@ INLINE void product(GLOBAL const A* a, GLOBAL const B* b, GLOBAL const S* bias, 
       if (n0 + n < N) {
         patch_row(b, to, TN, n0 + n, k0 + k, end, p);
       } else {
-        for (int j = 0; j < W; ++j) to[j * TN] = 0.0f;
+        NOT_UNROLLED for (int j = 0; j < W; ++j) to[j * TN] = 0.0f;
       }
     }
 #elif B_ACROSS  // neighbours in b are neighbours along k
@@ -149,7 +152,7 @@ INLINE void product(GLOBAL const A* a, GLOBAL const B* b, GLOBAL const S* bias, 
     for (unsigned e = id; e < KB / W * TN; e += threads) {
       const unsigned n = e / (KB / W), k = (e - n * (KB / W)) * W;
       GLOBAL const B* from = b + (k0 + k) + (n0 + n) * p->b_n;
-      for (int j = 0; j < W && k + j < steps; ++j)
+      NOT_UNROLLED for (int j = 0; j < W && k + j < steps; ++j)
         bs[(k + j) * TN + n] = n0 + n < N ? FLOAT(B, from[j]) : 0.0f;
     }
 #else
@@ -162,18 +165,31 @@ INLINE void product(GLOBAL const A* a, GLOBAL const B* b, GLOBAL const S* bias, 
       if (n0 + n + W <= N) {
         for (int j = 0; j < W; ++j) to[j] = FLOAT(B, from[j * p->b_n]);
       } else {
-        for (int j = 0; j < W; ++j) to[j] = n0 + n + j < N ? FLOAT(B, from[j * p->b_n]) : 0.0f;
+        NOT_UNROLLED for (int j = 0; j < W; ++j)
+          to[j] = n0 + n + j < N ? FLOAT(B, from[j * p->b_n]) : 0.0f;
       }
     }
 #endif
     BARRIER();
     FLOATS(W) own[RM];
     UNROLL for (int r = 0; r < RM; ++r) own[r] = sum[r];
+#if A_DIRECT
+    const unsigned first = m0 + THREAD_Y * RM;
+    unsigned row[RM];  // those behind the last are not written
+    UNROLL for (int r = 0; r < RM; ++r) row[r] = least_of(first + r, M - 1) * (unsigned)p->a_m;
+    unsigned q = quotient(p->a_inner, k0), rest = k0 - q * p->a_inner.divisor;
+#endif
 #pragma unroll 1
     for (unsigned k = ALONE(0); k < steps; ++k) {
       const FLOATS(W) v = VECTOR_AT(W, LOCAL, bs + k * TN + THREAD_X * W);
+#if A_DIRECT
+      GLOBAL const A* u = a + q * (unsigned)p->a_k + rest * (unsigned)p->a_rest;
+      UNROLL for (int r = 0; r < RM; ++r) own[r] = FLOAT(A, u[row[r]]) * v + own[r];
+      if (++rest == p->a_inner.divisor) rest = 0, ++q;
+#else
       LOCAL const float* u = as + k * TM + THREAD_Y * RM;
       UNROLL for (int r = 0; r < RM; ++r) own[r] = u[r] * v + own[r];
+#endif
     }
     UNROLL for (int r = 0; r < RM; ++r) sum[r] = own[r];
   }
