@@ -9,10 +9,10 @@ U-Net takes noise out of its latent maps. It attends to what a small transformer
 it, makes of the words. --size paper are the networks of Stable Diffusion 1 (860 and 84 million
 parameters), whose folders `from_diffusers` reads, for a folder of pictures (--data).
 Source: Rombach et al., arXiv:2112.10752. Expected (how many digits and colours are the ones that
-were asked for; features.py knows digits, colours are the brightest channels; at so
-few steps colours are followed, a quarter by chance, and digits not yet):
+were asked for, at a guidance of 2; features.py knows digits, colours are the brightest channels;
+2,600 of the steps took 4 minutes of processor time):
 
-    {"seconds": 181, "FID": 127.44, "recognised": 0.09, "colours": 0.69}
+    {"steps": 3000, "FID": 15.33, "recall": 0.54, "recognised": 1.0, "colours": 1.0}
 """
 
 import re
@@ -47,7 +47,7 @@ class LatentDiffusion:
 
     SIZES = {
         "tiny": {"coder": CODER, "unet": UNET, "pixels": 16, "batch": 8, "steps": 40},
-        "small": {"coder": CODER, "unet": UNET, "pixels": 16, "batch": 16, "steps": 600},
+        "small": {"coder": CODER, "unet": UNET, "pixels": 16, "batch": 32, "steps": 3000},
         "paper": {
             "coder": Autoencoder(), "unet": STABLE, "pixels": 512, "batch": 32, "steps": 1_000_000,
         },
