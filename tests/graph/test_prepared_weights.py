@@ -36,3 +36,20 @@ def test_weights_beside_a_fill_that_is_too_large_to_be_folded() -> None:
             np.testing.assert_allclose(buf, want, rtol=1e-4, atol=1e-3)
         once = [s.op for s in plan.steps if s.once]
         assert once == ["constant", "cast", "concatenate", "sort"]
+
+
+def test_large_matrices_are_packed_for_products() -> None:
+    require_onednn()
+    with nn.context_scope(nn.Context(["cpu:float"])):
+        x, w = (nn.Variable.from_numpy_array(rng.normal(size=s)) for s in ((8, 512), (512, 2048)))
+        b = nn.Variable.from_numpy_array(rng.normal(size=2048))
+        y = F.relu(F.affine(x, w, b))
+        program, binding = lower(capture([y.edge]), {y.edge.key}, inputs=[x.edge])
+        settle(program, binding, [x.edge])
+        plan = Plan.rest(program, binding, 0)
+        for k in range(2):
+            w.d = w.d * (1 + k)
+            plan.run()
+            _, buf = plan.published(plan.slot_of[y.edge.key])
+            np.testing.assert_allclose(buf, np.maximum(x.d @ w.d + b.d, 0), rtol=1e-3, atol=1e-3)
+        assert "pack_weights" in [s.op for s in plan.steps if s.once]

@@ -3,7 +3,7 @@
 //
 // affine_fused: (x, weight, bias?, z?) -> y = f(x W + b + z).
 //   Attributes: base_axis of affine; activation: identity, relu, gelu (with tanh), tanh, sigmoid,
-//   swish. z has the shape of y.
+//   swish. z has the shape of y. packed: W is what pack_weights has made of weights of w_shape.
 #include <algorithm>
 #include <map>
 
@@ -76,6 +76,17 @@ std::unique_ptr<Kernel> multiply(const Signature& s) {
   return std::make_unique<Multiply>(spec_of(s));
 }
 
+std::unique_ptr<Kernel> fused(const Signature& s) {
+  if (!s.attributes.has("packed") || !s.attributes.flag("packed"))
+    return multiply<affine_fused_product>(s);
+  Signature whole = s;
+  whole.in[1] = {s.attributes.integers("w_shape"), DType::f32, Layout::plain};
+  if (!takes(whole)) return nullptr;
+  ProductSpec p = affine_fused_product(whole);
+  p.packed = true;
+  return std::make_unique<Multiply>(p);
+}
+
 // oneDNN multiplies bfloat16; float32 weights would be converted at every run.
 Abilities product() {
   Abilities a;
@@ -96,7 +107,7 @@ Abilities fused_product() {
 
 const Registration registrations[] = {
     {"affine", multiply<affine_product>, product()},
-    {"affine_fused", multiply<affine_fused_product>, fused_product()},
+    {"affine_fused", fused, fused_product()},
     {"batch_matmul", multiply<batch_product>, product()},
     {"affine_weight", multiply<affine_weight>},
 };

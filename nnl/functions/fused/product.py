@@ -23,15 +23,18 @@ class affine_fused:
         x, weight, bias, base_axis: As for `affine`.
         z: What is added before the activation, of the shape of the result; optional.
         activation: "identity", "relu", "gelu", "tanh", "sigmoid" or "swish".
+        packed: Whether weight is what `pack_weights` has made. w_shape: its shape before.
     """
 
     base_axis: int = 1
     activation: str = "identity"
+    packed: bool = False
+    w_shape: tuple[int, ...] = ()
     extends = "affine"
 
     def infer(self, x, weight, bias=None, z=None):
         check_activation(self.op, self.activation, ACTIVATIONS)
-        y = affine.attrs(base_axis=self.base_axis).infer(x, weight, bias)
+        y = affine.attrs(base_axis=self.base_axis).infer(x, self.whole(x, weight), bias)
         if z is not None and z.shape != y.shape:
             raise ShapeError(f"affine_fused: z {z} must have the shape of the result {y}")
         return y
@@ -40,8 +43,12 @@ class affine_fused:
         y = affine(x, weight, bias, base_axis=self.base_axis)
         return activate(self.activation, y if z is None else add2(y, z))
 
+    def whole(self, x, weight):
+        """The spec of weights before they were packed."""
+        return x.with_shape(self.w_shape) if self.packed else weight
+
     def cost(self, x, weight, bias=None, z=None):
-        own = affine.attrs(base_axis=self.base_axis).cost(x, weight, bias)
+        own = affine.attrs(base_axis=self.base_axis).cost(x, self.whole(x, weight), bias)
         return Cost(own.flops, own.bytes + (0 if z is None else z.nbytes))
 
     def samples(rng):

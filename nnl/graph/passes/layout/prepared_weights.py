@@ -15,6 +15,7 @@ from nnl.graph.program.program import CONSTANT, PARAMETER, STATE, Program, Step
 
 PACK, PACK_WEIGHTS = "pack_convolution", "pack_weights"
 QUANTIZED = frozenset(PRODUCTS.values())
+LARGE = 1 << 20  # elements of float32 weights from which oneDNN takes up to twice as long unpacked
 
 
 def prepare_weights(program: Program, lib: Library) -> None:
@@ -71,30 +72,33 @@ class _Preparer:
             for root in roots & fills.keys():
                 self._settled(root, self.once)
 
-    def _packed_quantized(self, step: Step) -> list[Step]:
-        """What packs the weights of a product of 8 bits, which then reads them so."""
+    def _packed_product(self, step: Step) -> list[Step]:
+        """What packs the weights of a product, which then reads them so."""
         behind: set[Step] = set()
         w = step.ins[1]
         if not self._settled(w, behind):
             return []
+        op, own = step.op, step.attrs
+        if op == "affine":
+            op, own = "affine_fused", OPS["affine_fused"].attrs(**own).as_dict()
         ins, outs = ([self._spec(i) for i in part] for part in (step.ins, step.outs))
-        attrs = plain_attributes(step.attrs)
-        nbytes = self.lib.packed_bytes(step.op, attrs, ins, outs)
+        attrs = plain_attributes({k: v for k, v in own.items() if k not in ("packed", "w_shape")})
+        nbytes = self.lib.packed_bytes(op, attrs, ins, outs)
         if not nbytes:
             return []
         spec = Spec.of((nbytes,), np.uint8)
         packed = self.program.new_slot(spec)
-        pack = Step.of(PACK_WEIGHTS, {"of": step.op, "nbytes": nbytes}, (w,), (packed,))
+        pack = Step.of(PACK_WEIGHTS, {"of": op, "nbytes": nbytes}, (w,), (packed,))
         called = [ins[1], *ins, *outs]
         pack.kernel = self.lib.kernel(
-            PACK_WEIGHTS, {**attrs, "of": step.op}, called, [native_spec(spec)]
+            PACK_WEIGHTS, {**attrs, "of": op}, called, [native_spec(spec)]
         )
-        attrs = {**step.attrs, "packed": True, "w_shape": self.program.slots[w].spec.shape}
+        attrs = {**own, "packed": True, "w_shape": self.program.slots[w].spec.shape}
         ins[1] = native_spec(spec)
-        kernel = self.lib.kernel(step.op, plain_attributes(attrs), ins, outs)
+        kernel = self.lib.kernel(op, plain_attributes(attrs), ins, outs)
         if pack.kernel is None or kernel is None:
             return []
-        step.attrs, step.kernel = attrs, kernel
+        step.op, step.attrs, step.kernel = op, attrs, kernel
         step.ins = (step.ins[0], packed, *step.ins[2:])
         for i in step.ins[2:]:  # scales that are turned with the weights, biases that are computed
             more: set[Step] = set()
@@ -103,9 +107,14 @@ class _Preparer:
         self.once |= behind
         return [pack]
 
+    def _is_large(self, step: Step) -> bool:
+        """Whether it is a product with so many weights that packing them pays."""
+        of_floats = step.op in ("affine", "affine_fused")
+        return of_floats and self.program.slots[step.ins[1]].spec.size >= LARGE
+
     def _packed(self, step: Step) -> list[Step]:
-        if step.kernel is not None and step.op in QUANTIZED:
-            return self._packed_quantized(step)
+        if step.kernel is not None and (step.op in QUANTIZED or self._is_large(step)):
+            return self._packed_product(step)
         if step.kernel is None or not self.lib.abilities(step.op).packs:
             return []
         x, w, b, z, scale = (*step.ins, 0, 0, 0)[:5]
