@@ -82,7 +82,7 @@ class _Preparer:
         if op == "affine":
             op, own = "affine_fused", OPS["affine_fused"].attrs(**own).as_dict()
         ins, outs = ([self._spec(i) for i in part] for part in (step.ins, step.outs))
-        attrs = plain_attributes({k: v for k, v in own.items() if k not in ("packed", "w_shape")})
+        attrs = plain_attributes(own)
         nbytes = self.lib.packed_bytes(op, attrs, ins, outs)
         if not nbytes:
             return []
