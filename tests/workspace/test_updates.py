@@ -11,6 +11,7 @@ import nnl.communicators as C
 import nnl.functions as F
 import nnl.solvers as S
 from nnl.ext import native
+from nnl.graph.plan.memory import computed_in_place
 from nnl.workspace import Function, Tensor, Updater, Workspace, gradients
 
 
@@ -170,5 +171,8 @@ def test_next_values_are_computed_where_they_are_kept(case):
             found = got, workspace.fetch(a), workspace.fetch(b)
             for v, w in zip(found, (wanted, *held), strict=True):
                 np.testing.assert_allclose(v, w, rtol=1e-5, atol=1e-5)
-        home = step._latest().plan.home
-        assert len(set(home.values())) == (count if native.library() else 0)
+        plan = step._latest().plan
+        homes = set(plan.home.values())
+        assert len(homes) == (count if native.library() else 0)
+        plan.program.parts_of_others |= homes  # of which another array may read the same memory
+        assert computed_in_place(plan.program, homes, set()) == {}

@@ -63,14 +63,14 @@ def plan_memory(intervals: Mapping[K, tuple[int, int, int]]) -> tuple[dict[K, in
 def computed_in_place(program: Program, given: Set[int], pinned: Set[int]) -> dict[int, int]:
     """{slot: given slot in whose buffer it is computed}, of what a later step stores there.
 
-    No step between the two may read the old value, and the kernel must bear that its output is
-    an input of it.
+    No step between the two may read the old value, or given memory that may be a part of it, and
+    the kernel must bear that its output is an input of it.
 
     Args:
         given: Roots whose buffers may be written early.
         pinned: Slots that need a buffer of their own.
     """
-    steps, makers = program.steps, dict[int, tuple[int, int]]()
+    steps, makers, parts = program.steps, dict[int, tuple[int, int]](), program.parts_of_others
     readers: dict[int, list[int]] = {}
     for t, step in enumerate(steps):
         for s in {program.root(i) for i in step.ins}:
@@ -89,6 +89,8 @@ def computed_in_place(program: Program, given: Set[int], pinned: Set[int]) -> di
             continue
         mine = [s for s in (value, step.outs[0]) if s not in pinned]
         if writers[to] > 1 or any(p < at < t for at in readers[to]):
+            continue
+        if to in parts or any(p <= at < t for part in parts for at in readers.get(part, ())):
             continue
         if any(
             s in viewed or s in found or program.root(s) != s
