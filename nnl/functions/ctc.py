@@ -58,7 +58,8 @@ class OfAlignments:
         at = xp.full((b, 2 * n + 1), self.blank, np.int64)
         at[:, 1::2] = xp.where(there, label, self.blank)
         bar = xp.full(at.shape, NEVER, x.dtype)
-        bar[:, 2:][(at[:, 2:] != self.blank) & (at[:, 2:] != at[:, :-2])] = 0
+        free = (at[:, 2:] != self.blank) & (at[:, 2:] != at[:, :-2])
+        bar[:, 2:] = xp.where(free, 0, NEVER)
         return at, bar
 
     def said(self, xp, log_p, at):
@@ -96,7 +97,7 @@ class OfAlignments:
                 y = log_sum(xp, after[:, :-2], after[:, 1:-1], barred[:, 2:])
                 xp.maximum(y, NEVER, out=left[t])
             left[t] = xp.where((x_length == t + 1)[:, None], ends, left[t])
-            left[t][x_length <= t] = NEVER
+            left[t] = xp.where((x_length <= t)[:, None], NEVER, left[t])
         return left
 
 
