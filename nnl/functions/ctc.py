@@ -142,7 +142,7 @@ class ctc_loss(OfAlignments):
     Example:
         >>> x = array([[[0, 9, 0], [9, 0, 0], [0, 0, 9]]])  # most probably 1, nothing, 2
         >>> F.ctc_loss(x, array([[1, 2]], int)).d
-        array([0.0006], dtype=float32)
+        array([0.0005], dtype=float32)
     """
 
     def infer(self, x, label, x_length=None, label_length=None):

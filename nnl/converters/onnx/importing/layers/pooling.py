@@ -73,6 +73,11 @@ class Windows:
             raise OnnxError(f"a window {self.kernel} at {self.counts} places would take too long")
         self.symmetric = self.before == self.after and not any(self.more)
         self.dense = all(d == 1 for d in self.dilations)
+        # Whether windows side by side cover x, the last one as far as it goes: said by the node
+        # alone, for a pad that is there at some sizes only would make another program.
+        fits = ceil and not any((*self.before, *self.after))
+        fits = fits or getattr(node, "auto_pad", None) == "SAME_UPPER" and max(self.kernel) <= 2
+        self.covers = fits and tuple(self.kernel) == tuple(self.strides)
 
     def pad(self, x: Any, value: float) -> Any:
         """x with all padding."""
@@ -127,7 +132,9 @@ def max_pool(ctx: Any, node: Any, x: Any) -> Any:
     value, dtype = x, array(x).dtype if known(x) else np.dtype(np.float32)
     x = var(x)
     w = Windows(node, x.shape[2:])
-    if w.symmetric and w.dense:
+    if w.covers and w.dense:
+        y = F.max_pooling(x, w.kernel, stride=w.strides, ignore_border=False)
+    elif w.symmetric and w.dense:
         y = F.max_pooling(x, w.kernel, stride=w.strides, ignore_border=True, pad=w.before)
     elif w.dense:
         y = F.max_pooling(w.pad(x, -math.inf), w.kernel, stride=w.strides, ignore_border=True)
