@@ -19,7 +19,7 @@ LARGE = 1 << 20  # elements of float32 weights from which oneDNN takes up to twi
 
 
 def prepare_weights(program: Program, lib: Library) -> None:
-    """Move the packing of convolution weights, and what it depends on, to the front of the plan.
+    """Pack weights of convolutions and large products, with what these depend on, at the front.
 
     So goes everything that depends on weights alone, where the program tells them from inputs.
     These steps run again only when one of the leaves behind them has changed. Weights that a step
