@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-from nnl.data.crc32c import masked
+from nnl.data.record_files import framed
 
 COLOURS = 3  # what a PNG file of a monitor has, at most
 
@@ -47,13 +47,8 @@ class EventFile:
 
     def _write(self, event: bytes) -> None:
         event = _tag(1, 1) + struct.pack("<d", time.time()) + event
-        length = struct.pack("<Q", len(event))
         with open(self._path, "ab") as file:
-            file.write(length + _checksum(length) + event + _checksum(event))
-
-
-def _checksum(data: bytes) -> bytes:
-    return struct.pack("<I", masked(data))
+            file.write(framed(event))
 
 
 def _varint(n: int) -> bytes:

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnl.data.crc32c import masked
 from nnl.data.damage import naming
 from nnl.data.images.sources import PICTURES, Piece, numbered_classes
+from nnl.data.record_files import HEAD, spans
 from nnl.data.urls import local_files
 
 RECORDS = re.compile(r"\.tfrecords?\b|-\d{5}-of-\d{5}$")
@@ -183,29 +183,21 @@ def _of_tar(data: mmap.mmap) -> Iterator[Entry]:
 
 
 def _of_records(data: mmap.mmap) -> Iterator[Entry]:
-    """Each record is its length, a checksum of that, a message and a checksum of that."""
-    at = 0
-    while at < len(data):
-        head = data[at : at + 12]
-        if len(head) < 12 or masked(head[:8]) != int.from_bytes(head[8:], "little"):
-            raise ValueError(f"the length of the record at byte {at} has another checksum")
-        length, begin = int.from_bytes(head[:8], "little"), at + 12
-        if length > len(data) - begin - 4:
-            raise ValueError(f"the record at byte {at} has {length} bytes, more than are there")
-        features = dict(_features(data, begin, begin + length))
+    """The pictures of a file of records, each a tf.train.Example."""
+    for begin, end in spans(data):
+        features = dict(_features(data, begin, end))
         for picture, label, first in KEYS:
             if picture in features and label in features:
-                offset, end = _only(data, features[picture], 1)
+                offset, last = _only(data, features[picture], 1)
                 number = _only(data, features[label], 3)
                 value = number if isinstance(number, int) else _number(data, *number)[0]
-                yield Entry(offset, end - offset, value - first, begin, length)
+                yield Entry(offset, last - offset, value - first, begin, end - begin)
                 break
         else:
             raise ValueError(
-                f"the record at byte {at} has no {KEYS[0][0].decode()} with "
+                f"the record at byte {begin - HEAD} has no {KEYS[0][0].decode()} with "
                 f"{KEYS[0][1].decode()}, and no {KEYS[1][0].decode()} with {KEYS[1][1].decode()}"
             )
-        at = begin + length + 4
 
 
 def _features(data: mmap.mmap, begin: int, end: int) -> Iterator[tuple[bytes, tuple[int, int]]]:

@@ -13,6 +13,7 @@ from types import SimpleNamespace as _Names
 
 import numpy as _np
 
+from nnl.converters.tensorflow.messages import messages as _messages
 from nnl.dialects.tensorflow import arrays as _arrays  # noqa: F401  fills the table
 from nnl.dialects.tensorflow import contrib as _contrib
 from nnl.dialects.tensorflow import control as _control
@@ -30,6 +31,7 @@ from nnl.dialects.tensorflow import nn as _nn
 from nnl.dialects.tensorflow import operation as _operation
 from nnl.dialects.tensorflow import platform as _platform
 from nnl.dialects.tensorflow import queues as _queues
+from nnl.dialects.tensorflow import records as _records
 from nnl.dialects.tensorflow import rnn as _rnn
 from nnl.dialects.tensorflow import saver as _saver
 from nnl.dialects.tensorflow import session as _session
@@ -83,6 +85,8 @@ _OWN = {
     _host: "decode_csv decode_raw py_func read_file string_to_number",
     _platform: "app flags gfile logging",
     _queues: "FIFOQueue QueueBase RandomShuffleQueue TextLineReader WholeFileReader",
+    _records: "FixedLenFeature FixedLenSequenceFeature SparseTensor TFRecordReader VarLenFeature "
+    "parse_example parse_single_example sparse_tensor_to_dense",
 }
 for _module, _names in _OWN.items():
     globals().update({n: getattr(_module, n) for n in _names.split()})
@@ -100,14 +104,36 @@ def tuple(tensors, name=None, control_inputs=None):
 
 _cells = {k: v for k, v in _public(_rnn).items() if k.endswith(("Cell", "Wrapper", "Tuple"))}
 _unrolled = {k: v for k, v in _public(_rnn).items() if k.endswith("_rnn")}
-train = _Names(
+
+
+class _Train(_Names):
+    """tf.train, whose messages are built when they are asked for: they need protobuf."""
+
+    def __getattr__(self, name):
+        if name not in _records.MESSAGES:
+            raise AttributeError(f"module 'tf.train' has no attribute {name!r}")
+        return _messages()[name]
+
+
+train = _Train(
     **_public(_train, "gradients"),
     **_train.DECAYS,
     **_public(_saver),
     **_public(_monitored),
     **_public(_queues, *_OWN[_queues].split()),
 )
-data = _space(_data, "Dataset Iterator TextLineDataset")
+data = _space(_data, "Dataset Iterator TextLineDataset", TFRecordDataset=_records.TFRecordDataset)
+python_io = _space(
+    _records, "TFRecordCompressionType TFRecordOptions TFRecordWriter tf_record_iterator"
+)
+io = _Names(
+    **vars(python_io),
+    **{k: getattr(_records, k) for k in _OWN[_records].split()},
+    **{k: getattr(_host, k) for k in _OWN[_host].split() if k != "py_func"},
+    decode_image=_host.decode_image, decode_jpeg=_host.decode_image,
+    decode_png=_host.decode_image, gfile=_platform.gfile,
+)  # fmt: skip
+sparse = _Names(SparseTensor=SparseTensor, to_dense=sparse_tensor_to_dense)  # noqa: F821
 layers = _Names(**_public(_layers))
 losses = _Names(**_public(_losses), **_losses.LOSSES)
 image = _Names(

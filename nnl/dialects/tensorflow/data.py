@@ -15,6 +15,7 @@ from nnl.dialects.tensorflow.host import HostOperation, _text
 from nnl.dialects.tensorflow.operation import as_dtype, convert
 from nnl.dialects.tensorflow.session import (
     FailedPreconditionError,
+    InvalidArgumentError,
     OutOfRangeError,
     Session,
 )
@@ -33,7 +34,12 @@ def _arrays(structure):
 
 
 def stacked(elements):
-    return [np.stack(column) for column in zip(*elements, strict=True)]
+    return [np.stack([*map(_array, column)]) for column in zip(*elements, strict=True)]
+
+
+def _array(x):
+    """A value, texts as objects: numpy's own type for them drops zeros at the end."""
+    return np.asarray(x, object if isinstance(x, (bytes, str)) else None)
 
 
 class Dataset:
@@ -148,6 +154,7 @@ class Dataset:
 
     def shuffle(self, buffer_size, seed=None, reshuffle_each_iteration=True):
         """In another order, out of a buffer."""
+        _check("buffer_size", buffer_size)
         drawn = None if seed is None else np.random.RandomState(seed)
 
         def change(again, size):
@@ -169,7 +176,12 @@ class Dataset:
         return self._batched(batch_size, drop_remainder, stacked, self._sizes)
 
     def _batched(self, count, whole, joined, sizes):
+        if _is_sparse(self.output_types):
+            raise NotImplementedError("batch: SparseTensor: make it dense first (sparse.to_dense)")
+        _check("batch_size", count)
+
         def change(again, count):
+            _check("batch_size", count)
             found = again()
             while held := list(itertools.islice(found, int(count))):
                 if len(held) == count or not whole:
@@ -189,9 +201,10 @@ class Dataset:
         def joined(held):
             columns = []
             for column, shape, fill in zip(zip(*held, strict=True), shapes, fills, strict=True):
+                column = [*map(_array, column)]
                 most = np.max([np.shape(x) for x in column], axis=0)
                 full = [m if d in (None, -1) else d for m, d in zip(most, shape, strict=True)]
-                kind = np.asarray(column[0]).dtype
+                kind = column[0].dtype
                 empty = b"" if kind.kind == "O" else 0
                 out = np.full((len(column), *full), empty if fill is None else fill, kind)
                 for i, x in enumerate(column):
@@ -200,7 +213,7 @@ class Dataset:
                             f"padded_batch: an element of shape {np.shape(x)} is larger than "
                             f"{tuple(full)}"
                         )
-                    out[(i, *map(slice, np.shape(x)))] = x
+                    out[(i, *map(slice, np.shape(x)))] = x[()]
                 columns.append(out)
             return columns
 
@@ -270,6 +283,9 @@ class Dataset:
 
     def shard(self, num_shards, index):
         """Every num_shards-th one."""
+        _check("num_shards", num_shards)
+        if not isinstance(index, ws.Tensor) and not 0 <= index < num_shards:
+            raise InvalidArgumentError(f"index must be between 0 and {num_shards - 1}, not {index}")
         return self._then(lambda a, n, i: itertools.islice(a(), i, None, n), num_shards, index)
 
     def concatenate(self, dataset):
@@ -310,6 +326,18 @@ class Dataset:
     def make_initializable_iterator(self, shared_name=None):
         """An iterator that begins whenever its initializer runs."""
         return Iterator(self.output_types, self._sizes, self)
+
+
+def _check(name, count):
+    if not isinstance(count, ws.Tensor) and count < 1:
+        raise InvalidArgumentError(f"{name} must be greater than zero, not {count}")
+
+
+def _is_sparse(structure):
+    if isinstance(structure, dict):
+        return any(map(_is_sparse, structure.values()))
+    named = getattr(structure, "_fields", ())[:1] == ("indices",)
+    return named or (isinstance(structure, tuple) and any(map(_is_sparse, structure)))
 
 
 def _nothing(session):

@@ -258,7 +258,7 @@ def array_of(value, dtype=None):
         value = value.as_list()
     given = np.asarray(value)
     if given.dtype.kind in "US":
-        given = given.astype(object)
+        given = np.array(value, object)  # numpy's own type drops zeros at the end
     if dtype is None:
         plain = not isinstance(value, (np.ndarray, np.generic))
         if plain and given.dtype.kind in "fi":
