@@ -2,7 +2,8 @@
 """Importers of RNN, LSTM and GRU.
 
 ONNX orders gates i o f c and z r h and allows peepholes, clipping, lengths of samples and other
-activations. The common case is one nnl function with reordered weights; the rest goes step by step.
+activations. The common case, also with lengths, is one nnl function with reordered weights for each
+direction; the rest goes step by step.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ import nnl.functions as F
 from nnl.converters.onnx.file.errors import OnnxError
 from nnl.converters.onnx.file.registry import onnx_import
 from nnl.converters.onnx.importing.shape import part
-from nnl.converters.onnx.values.values import array, reshape, transpose, var
+from nnl.converters.onnx.values.values import (
+    array,
+    known,
+    reshape,
+    shape_of,
+    transpose,
+    var,
+)
 from nnl.graph import scan
 
 Function = Callable[[Any], Any]
@@ -51,11 +59,14 @@ class Cell:
 
     Attributes:
         x: (T, B, I). w, r: (D, gates H, I or H). b: (D, 2 gates H) or None.
-        lengths: (B,) int64, or None if all are T.
+        lengths: (B,) numbers, an array or what the run knows; None if all are T.
+        alive: (T, B, 1), 1 for the steps that a sample has; None as well.
     """
 
     gates = 1
     defaults: tuple[str, ...] = ("Tanh",)
+    # what one more input, 1 behind the end of a sample, adds to gates, so that a state stays
+    holding: tuple[float, ...] = ()
 
     def __init__(self, node: Any, x: Any, w: Any, r: Any, b: Any, lengths: Any) -> None:
         self.node = node
@@ -68,18 +79,28 @@ class Cell:
         if self.directions != wanted:
             raise OnnxError(f"direction {node.direction!r} with weights for {self.directions}")
         self.steps, self.batch = self.x.shape[:2]
-        self.lengths = None
-        if lengths is not None:
-            n = array(lengths, "sequence_lens").astype(np.int64)
-            if n.shape != (self.batch,) or n.min(initial=0) < 0 or n.max(initial=0) > self.steps:
-                raise OnnxError(f"sequence_lens is {n.tolist()} for {self.steps} steps")
-            self.lengths = None if (n == self.steps).all() else n
+        self.lengths = None if lengths is None else self._checked(lengths)
+        if self.lengths is not None:
+            t = var(np.arange(self.steps, dtype=np.float32).reshape(-1, 1, 1))
+            self.alive = F.less(t, F.reshape(self.lengths, (1, self.batch, 1)))
         names = node.attributes.get("activations") or self.defaults * self.directions
         self.plain = tuple(a.lower() for a in names) == tuple(
             a.lower() for a in self.defaults * self.directions
         )
         self.functions = self._functions(names)
-        self.plain = self.plain and node.clip is None and self.lengths is None
+        self.plain = self.plain and node.clip is None
+
+    def _checked(self, lengths: Any) -> Any:
+        """Lengths in floats; None if all are T. A run fails where it finds longer ones."""
+        if shape_of(lengths) != (self.batch,):
+            raise OnnxError(f"sequence_lens is {shape_of(lengths)}, wanted ({self.batch},)")
+        if not known(lengths):
+            n = F.add_scalar(lengths, 0.0)  # negative ones, too, become longer than T
+            return F.abs(n) + F.mul_scalar(F.less_scalar(n, 0.0), float(self.steps + 1))
+        n = array(lengths, "sequence_lens").astype(np.int64)
+        if n.min(initial=0) < 0 or n.max(initial=0) > self.steps:
+            raise OnnxError(f"sequence_lens is {n.tolist()} for {self.steps} steps")
+        return None if (n == self.steps).all() else var(n.astype(np.float32))
 
     def _functions(self, names: Sequence[str]) -> list[list[Function]]:
         n = len(self.defaults)
@@ -124,10 +145,27 @@ class Cell:
         """x (T, B, ...) with the steps of every sample in the other order."""
         if self.lengths is None:
             return F.flip(x, (0,))
-        t = np.arange(self.steps)[:, None]
-        at = np.where(t < self.lengths, self.lengths - 1 - t, t)
-        where = np.stack(np.broadcast_arrays(at, np.arange(self.batch)))
-        return F.gather_nd(x, var(where))
+        t = var(np.arange(self.steps, dtype=np.float32).reshape(-1, 1))
+        n = F.reshape(self.lengths, (1, self.batch))
+        alive = F.reshape(self.alive, (self.steps, self.batch))
+        at = t + alive * F.add_scalar(n - F.mul_scalar(t, 2.0), -1.0)
+        return F.gather_nd(x, F.stack(at, F.broadcast(self.samples, at.shape)))
+
+    @property
+    def samples(self) -> Any:
+        return var(np.arange(self.batch, dtype=np.float32))
+
+    def kept(self, x: Any) -> Any:
+        """x (T, B, n), and 0 behind the end of a sample, whatever is there."""
+        zeros = F.constant(0.0, shape=x.shape)
+        return F.where(F.broadcast(self.alive, x.shape), x, zeros)
+
+    def reached(self, state: Any) -> Any:
+        """Last states (B, H): those of samples without steps are 0, as ONNX Runtime gives them."""
+        if self.lengths is None:
+            return state
+        some = F.greater_scalar(F.reshape(self.lengths, (self.batch, 1)), 0.0)
+        return F.where(F.broadcast(some, state.shape), state, F.constant(0.0, shape=state.shape))
 
     def inputs(self, d: int) -> Any:
         """x W^T + bias beside x, of all steps: (T, B, gates H), in the order of direction d."""
@@ -158,15 +196,12 @@ class Cell:
         """All directions: Y (T, D, B, H), and the last states (D, B, H)."""
         ys: list[Any] = []
         lasts: list[Any] = []
-        alive = []
-        if self.lengths is not None:
-            mask = np.arange(self.steps)[:, None, None] < self.lengths[:, None]
-            alive = [var(mask.astype(np.float32))]
+        alive = [] if self.lengths is None else [self.alive]
         for d in range(self.directions):
             states = tuple([self.at(self.state(h), d) for h in initial])
             last, y = self.over_steps(ctx, self.cell(d), states, (self.inputs(d), *alive))
             ys.append(self.flipped(y) if self.backwards(d) else y)
-            lasts.append(last)
+            lasts.append([self.reached(s) for s in last])
         return self.laid_out(F.stack(*ys, axis=1), *(F.stack(*s) for s in zip(*lasts, strict=True)))
 
     def over_steps(self, ctx: Any, step: Any, states: Any, xs: Sequence[Any]) -> tuple[Any, Any]:
@@ -201,19 +236,35 @@ class Cell:
     def at_once(self, function: Any, order: Sequence[int], bias: Any, *initial: Any) -> list[Any]:
         """The same by one nnl function, whose gates are in another order."""
         n, d, h = self.gates, self.directions, self.size
-        w = F.concatenate(self.w, self.r, axis=2)
+        x, beside = self.x, [self.w]
+        if self.lengths is not None and self.holding:
+            x = F.concatenate(self.kept(x), F.r_sub_scalar(self.alive, 1.0), axis=2)
+            column = np.repeat(np.float32(self.holding), h)[None, :, None]
+            beside.append(var(np.repeat(column, d, axis=0)))
+        w = F.concatenate(*beside, self.r, axis=2)
         w = F.reshape(w, (d, n, h, w.shape[2]))
         if n > 1:
             w = F.concatenate(*(part(w, 1, i, i + 1) for i in order), axis=1)
         else:
             w = F.reshape(w, (d, h, w.shape[3]))
-        alone = self.node.direction == "reverse"
-        x = F.flip(self.x, (0,)) if alone else self.x
         states = [F.reshape(s, (1, *s.shape)) for s in map(self.state, initial)]
-        y, *lasts = function(x, *states, w, None, bias, num_layers=1, bidirectional=d == 2)
-        y = F.flip(y, (0,)) if alone else y
-        y = F.transpose(F.reshape(y, (*y.shape[:2], d, h)), (0, 2, 1, 3))
-        return self.laid_out(y, *(reshape(s, s.shape[1:]) for s in lasts))
+        if d == 2 and self.lengths is None:
+            y, *lasts = function(x, *states, w, None, bias, num_layers=1, bidirectional=True)
+            y = F.transpose(F.reshape(y, (*y.shape[:2], d, h)), (0, 2, 1, 3))
+            return self.laid_out(y, *(reshape(s, s.shape[1:]) for s in lasts))
+        ys, ends = [], []
+        for i in range(d):
+            first, *more = (part(s, 1, i, i + 1) for s in states)
+            weights = part(w, 0, i, i + 1), None, None if bias is None else part(bias, 1, i, i + 1)
+            row = self.flipped(x) if self.backwards(i) else x
+            y, *lasts = function(row, first, *more, *weights, num_layers=1)
+            if self.lengths is not None:
+                every = F.concatenate(reshape(first, (1, self.batch, h)), y, axis=0)
+                last = F.gather_nd(every, F.stack(self.lengths, self.samples))
+                lasts[0], y = reshape(last, (1, 1, self.batch, h)), self.kept(y)
+            ys.append(self.flipped(y) if self.backwards(i) else y)
+            ends.append([self.reached(reshape(s, (self.batch, h))) for s in lasts])
+        return self.laid_out(F.stack(*ys, axis=1), *(F.stack(*s) for s in zip(*ends, strict=True)))
 
     def bias_rows(self, order: Sequence[int]) -> Any:
         """Sum of both biases: (1, D, gates, H)."""
@@ -271,6 +322,7 @@ class LstmCell(Cell):
     """Gates i, o, f, c."""
 
     gates, defaults = 4, ("Sigmoid", "Tanh", "Tanh")
+    holding = -6e4, 0.0, 6e4, 0.0  # the sigmoids are 0 and 1; also a number of float16
     peepholes: Any = None
 
     def cell(self, d: int) -> Callable[..., Any]:
