@@ -73,9 +73,9 @@ def loop(ctx: Any, node: Any, trips: Any, condition: Any, *state: Any) -> Any:
     values, n = list(state), len(state)
     if ctx.open:
         count, sized = counted_trips(ctx, body, limit, going, values)
-        if count is None:
+        if count is None and isinstance(trips, Sized):
             return loop_by_value(ctx, node, trips, condition, state)
-        if sized or isinstance(trips, Sized):  # other sizes, other trips
+        if count is not None and (sized or isinstance(trips, Sized)):  # other sizes, other trips
             return loop_over_rows(ctx, node, count, state)
     collected: list[list[Any]] = [[] for _ in body.outputs[1 + n :]]
     turn = 0
@@ -87,10 +87,17 @@ def loop(ctx: Any, node: Any, trips: Any, condition: Any, *state: Any) -> Any:
         turn += 1
         if outs[0] is not None and (limit is None or turn < limit):
             if not known(outs[0]):
+                if any(map(_changes, state, values)):  # these trips are apart from the others
+                    return loop_by_value(ctx, node, trips, outs[0], values, turn)
                 return loop_by_value(ctx, node, trips, condition, state)
             going = bool(scalar(outs[0], what="the condition"))
     infos = body.outputs[1 + n :]
     return [*values, *(stacked(c, 0, i) for c, i in zip(collected, infos, strict=True))]
+
+
+def _changes(old: Any, new: Any) -> bool:
+    """Whether a value of a loop gets another shape, as some do in the first trip."""
+    return hasattr(old, "shape") and hasattr(new, "shape") and shape_of(old) != shape_of(new)
 
 
 def _scanned(node: Any, values: Any) -> int:

@@ -21,6 +21,7 @@ from nnl.converters.onnx.values.values import (
     dtype_of,
     is_float,
     known,
+    reshape,
     scalar,
     shape_of,
     tagged,
@@ -65,10 +66,14 @@ def _typed(values: Sequence[Variable], dtypes: Sequence[Any]) -> list[Variable]:
 
 
 class _Dead(Exception):
-    """A branch cannot be taken at these sizes."""
+    """A branch cannot be taken at these sizes.
 
-    def __init__(self, place: int, reason: OnnxError) -> None:
-        self.place, self.reason = place, reason
+    Attributes:
+        ranks: Whether it could, if results of one entry had the shapes that the file says.
+    """
+
+    def __init__(self, place: int, reason: OnnxError, ranks: bool = False) -> None:
+        self.place, self.reason, self.ranks = place, reason, ranks
         super().__init__(str(reason))
 
 
@@ -81,10 +86,12 @@ def chosen_by_value(ctx: Any, node: Any, condition: Any) -> Any:
     graphs = [node.else_branch, node.then_branch]
     kinds: dict[int, Any] = {}  # of each branch
 
-    def branch(k: int) -> Any:
+    def branch(k: int, declared: bool = False) -> Any:
         def run() -> list[Variable]:
             try:
                 outs = ctx.run_inside(graphs[k], ())
+                if declared:
+                    outs = list(map(_as_declared, outs, graphs[k].outputs))
             except UnsupportedOperator:
                 raise
             except OnnxError as e:
@@ -106,18 +113,11 @@ def chosen_by_value(ctx: Any, node: Any, condition: Any) -> Any:
     except _Dead as first:
         k = 1 - first.place
         kinds.clear()
-        try:
-            ys = switch(F.logical_not(index) if k else index, [branch(k)])
-        except _Dead:
-            raise first.reason from None
-        logger.warning(
-            "%s: a run whose condition is %s will be an error, as that branch cannot be taken at "
-            "these sizes: %s",
-            node.label,
-            not k,
-            first.reason,
-        )
-        kinds[1 - k] = kinds[k]
+        if first.ranks:
+            ys = switch(index, [branch(0, True), branch(1, True)])
+        else:
+            ys = _one_alive(node, index, k, branch(k), first.reason)
+            kinds[1 - k] = kinds[k]
     (lengths, dtypes, _), (others, other_dtypes, _) = kinds[0], kinds[1]
     if lengths != others:
         raise OnnxError(f"its branches give sequences of {others} and {lengths} values")
@@ -125,6 +125,32 @@ def chosen_by_value(ctx: Any, node: Any, condition: Any) -> Any:
         raise OnnxError(f"its branches give {other_dtypes} and {dtypes}")
     flat = iter(_typed(ys, dtypes))
     return [next(flat) if n is None else [next(flat) for _ in range(n)] for n in lengths]
+
+
+def _one_alive(node: Any, index: Any, k: int, branch: Any, reason: OnnxError) -> Any:
+    try:
+        ys = switch(F.logical_not(index) if k else index, [branch])
+    except _Dead:
+        raise reason from None
+    logger.warning(
+        "%s: a run whose condition is %s will be an error, as that branch cannot be taken at "
+        "these sizes: %s",
+        node.label,
+        not k,
+        reason,
+    )
+    return ys
+
+
+def _as_declared(y: Any, info: Any) -> Any:
+    return reshape(y, info.shape) if _is_one(y, info.shape) else y
+
+
+def _is_one(y: Any, shape: Any) -> bool:
+    """Whether a value and what the file says of it are one entry of any rank."""
+    return not (y is None or isinstance(y, list) or shape is None) and (
+        all(n == 1 for n in (*shape, *shape_of(y)))
+    )
 
 
 def _check_declared(graphs: Sequence[Any], shapes: Sequence[Any]) -> None:
@@ -138,7 +164,12 @@ def _check_declared(graphs: Sequence[Any], shapes: Sequence[Any]) -> None:
     fits = [all(map(_fits, *both)) for both in zip(shapes, wanted, strict=True)]
     if fits[0] != fits[1]:
         k = fits.index(False)
-        raise _Dead(k, OnnxError(f"it gives {shapes[k]}, and the file says {wanted[k]}"))
+        numbers = all(
+            _fits(s, w) or s is not None and w is not None and all(n == 1 for n in (*s, *w))
+            for s, w in zip(shapes[k], wanted[k], strict=True)
+        )
+        reason = OnnxError(f"it gives {shapes[k]}, and the file says {wanted[k]}")
+        raise _Dead(k, reason, numbers)
 
 
 def _fits(shape: Any, wanted: Any) -> bool:
@@ -154,26 +185,29 @@ class _Carried:
 
     Args:
         state: Of the node. Sequences must be empty: what a loop adds to becomes one array.
+        same: Places of values that every trip gives as they are: what is around the loop.
     """
 
-    def __init__(self, state: Sequence[Any]) -> None:
-        self.sequences = [k for k, v in enumerate(state) if isinstance(v, list)]
+    def __init__(self, state: Sequence[Any], same: Sequence[int] = ()) -> None:
+        self.same = {k: state[k] for k in same}
+        rest = [k for k in range(len(state)) if k not in self.same]
+        self.sequences = [k for k in rest if isinstance(state[k], list)]
         if any(state[k] for k in self.sequences):
             raise OnnxError("begins with a sequence of values, wanted an empty one: " + _ADVICE)
-        self.values = [v for v in state if not isinstance(v, list)]
+        self.values = [state[k] for k in rest if k not in self.sequences]
         self.dtypes = [dtype_of(v) for v in self.values]
         self.made: list[Any] = []  # types of the rows
 
     def run(self, once: Callable[[list[Any]], list[Any]], values: Sequence[Variable]) -> Any:
         """What one trip gives: the values, then rows, those of sequences last."""
         given: list[Any] = _typed(values, self.dtypes)
-        for k in self.sequences:
-            given.insert(k, Rows())
+        for k in sorted([*self.sequences, *self.same]):
+            given.insert(k, self.same[k] if k in self.same else Rows())
         outs = once(given)
         added = [outs[k] for k in self.sequences]
         if not all(isinstance(v, Rows) and len(v.added) == 1 for v in added):
             raise OnnxError("adds something else than one value to a sequence in each trip")
-        outs = [v for k, v in enumerate(outs) if k not in self.sequences]
+        outs = [v for k, v in enumerate(outs) if k not in self.sequences and k not in self.same]
         outs += [v.added[0] for v in added]
         n = len(self.values)
         found, self.made = [dtype_of(v) for v in outs[:n]], [dtype_of(v) for v in outs[n:]]
@@ -188,19 +222,30 @@ class _Carried:
         rows: list[Any] = _typed(found[n:], self.made)
         if count is not None:
             rows = [counted(y, 0, count) for y in rows]
-        for k, y in zip(self.sequences, rows[len(rows) - len(self.sequences) :], strict=True):
-            values.insert(k, Rows(rows=y))
+        made = zip(self.sequences, rows[len(rows) - len(self.sequences) :], strict=True)
+        given = {**self.same, **{k: Rows(rows=y) for k, y in made}}
+        for k in sorted(given):
+            values.insert(k, given[k])
         return [*values, *rows[: len(rows) - len(self.sequences)]]
 
 
-def loop_by_value(ctx: Any, node: Any, trips: Any, condition: Any, state: Sequence[Any]) -> Any:
-    """A subgraph that is recorded once, however often it runs."""
-    body, carried = node.body, _Carried(state)
-    most = ctx.max_trips
+def loop_by_value(
+    ctx: Any, node: Any, trips: Any, condition: Any, state: Sequence[Any], done: int = 0
+) -> Any:
+    """A subgraph that is recorded once, however often it runs.
+
+    Args:
+        done: Trips that are behind; `condition` is what the last of them gave, as is `state`.
+    """
+    body, most = node.body, ctx.max_trips
+    given, made = [v.name for v in body.inputs[2:]], [v.name for v in body.outputs[1:]]
+    carried = _Carried(state, [k for k, name in enumerate(given) if name == made[k]])
     limit = int(scalar(trips)) if trips is not None and known(trips) else None
     if limit is not None and limit <= MOST:
         most = limit if most is None else min(limit, most)
     collects = any(node.outputs[len(state) :]) or carried.sequences
+    if collects and done:
+        raise OnnxError("carries values that change their shape in the first trip: " + _ADVICE)
     if collects and not (ctx.bounded and most is not None):
         raise OnnxError(
             "collects a row of every trip, and only values of the run say how many there are: "
@@ -226,7 +271,8 @@ def loop_by_value(ctx: Any, node: Any, trips: Any, condition: Any, state: Sequen
         return [following, _number(_plain(goes)[0]), *made]
 
     going = np.array(True) if condition is None else condition
-    first = var(np.array(0, np.int64)), _number(_plain([going])[0])
+    first = var(np.array(done, np.int64)), _number(_plain([going])[0])
+    most = None if most is None else max(most - done, 0)
     count, _, *ys = while_loop(goes_on, once, *first, *_plain(carried.values), max_trips=most)
     return carried.results(ys, count)
 

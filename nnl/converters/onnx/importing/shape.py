@@ -12,6 +12,7 @@ import nnl.functions as F
 from nnl.converters.onnx.file.errors import OnnxError
 from nnl.converters.onnx.file.registry import onnx_import
 from nnl.converters.onnx.file.tensors import dtype_of_code
+from nnl.converters.onnx.values.counted import counted
 from nnl.converters.onnx.values.values import (
     Sized,
     array,
@@ -214,10 +215,26 @@ def slice_inputs(
     ctx: Any, node: Any, x: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None
 ) -> Any:
     """A region of x, with steps of either sign."""
+    if ctx.cuts and not known(ends) and known(starts):
+        front = _cut(x, starts, ends, axes, steps)
+        if front is not None:
+            return front
     first, last = ints(starts, "starts"), ints(ends, "ends")
     at = range(len(first)) if axes is None else ints(axes, "axes")
     by = [1] * len(first) if steps is None else ints(steps, "steps")
     return sliced(x, first, last, at, by, ctx.open and any(n < 2**31 - 1 for n in last))
+
+
+def _cut(x: Any, starts: Any, ends: Any, axes: Any, steps: Any) -> Any:
+    """The first entries along one axis, as many as the run says; None of another slice."""
+    first, by = ints(starts, "starts"), (1,) if steps is None else ints(steps, "steps")
+    at = (0,) if axes is None else ints(axes, "axes")
+    if (first, by, len(at), np.prod(shape_of(ends))) != ((0,), (1,), 1, 1):
+        return None
+    axis, n = axis_of(at[0], len(shape_of(x))), F.reshape(F.add_scalar(var(ends), 0.0), ())
+    size = float(shape_of(x)[axis])
+    n = n + F.mul_scalar(F.less_scalar(n, 0.0), size)
+    return counted(var(x), axis, F.minimum_scalar(F.maximum_scalar(n, 0.0), size))
 
 
 def sliced(x: Any, starts: Any, ends: Any, axes: Any, steps: Any, keep: bool = False) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 from nnl.converters.onnx.file.model import Model
 from nnl.converters.onnx.file.operators import Node
 from nnl.converters.onnx.running.interpreter import Interpreter
-from nnl.converters.onnx.values.values import dtype_of, is_float, is_var
+from nnl.converters.onnx.values.values import Rows, dtype_of, is_float, is_var
 from nnl.core.graph.node import Value
 
 LARGEST = 2**24  # float32 holds all whole numbers up to here, and what was cast from float32
@@ -64,6 +64,9 @@ BOUNDS: dict[str, Bound] = {
     # what follows reads them as float32, here and in kernels of int32
     **dict.fromkeys(["ConvInteger", "MatMulInteger"], lambda bounds, size: LARGEST),
     "Mul": lambda bounds, size: bounds[0] * bounds[1],
+    "ScatterElements": lambda bounds, size: max(bounds[0], bounds[2]),  # but with a reduction
+    # of the values that trips give each other, see ExactInterpreter.run
+    **dict.fromkeys(["If", "Loop", "Scan"], lambda bounds, size: LARGEST),
 }
 _NEGATIVE = {"Neg", "Sub"}
 _ROUNDS_ONCE = {"Add", "Sub", "Mul"}  # of two exact numbers, as a cast to float32 does
@@ -102,6 +105,7 @@ class ExactInterpreter(Interpreter):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
+        self.cuts = True
         self._bounds: dict[Any, tuple[float, Value]] = {}  # with the edge, or its key came again
         self._rounded_once: set[Any] = set()
         self._given: set[Any] = set()
@@ -111,10 +115,11 @@ class ExactInterpreter(Interpreter):
             for x in filter(is_var, inputs):
                 self._bounds[x.edge.key] = OF_INPUTS, x.edge
                 self._given.add(x.edge.key)
+        for x in filter(is_var, inputs):  # of a trip: so they are, if its outputs then are so
+            self._bounds.setdefault(x.edge.key, (LARGEST, x.edge))
         outputs = super().run(graph, inputs, outer)
-        if self.depth == 0:
-            for y in outputs:
-                self._bound(y)
+        for y in outputs:
+            self._bound(y)
         return outputs
 
     def _call(self, node: Node, values: list[Any], captured: list[Any]) -> list[Any]:
@@ -124,6 +129,8 @@ class ExactInterpreter(Interpreter):
             bounds = [min(bounds[0], OF_INPUTS)]  # made_whole() says so to who checks it
         outs = super()._call(node, values, captured)
         rule = BOUNDS.get(node.op_type) if node.domain == "" else None
+        if getattr(node, "reduction", None) in ("add", "mul"):
+            rule = None
         if node.domain == "ai.onnx.ml":  # what it gives or moves, or a number of its attributes
             bounds, rule = [*bounds, *_numbers(node)], _of_all
         if node.domain == "com.microsoft":  # of which some are quantized
@@ -152,7 +159,7 @@ class ExactInterpreter(Interpreter):
         Raises:
             _Inexact: It is beyond LARGEST, or nobody knows.
         """
-        if value is None or isinstance(value, list):
+        if value is None or isinstance(value, (list, Rows)):
             return 0
         kind = dtype_of(value)
         if kind.kind == "b":

@@ -18,6 +18,7 @@ from nnl.converters.onnx.file.errors import DAMAGE, OnnxError, UnsupportedOperat
 from nnl.converters.onnx.file.model import Graph, Model, UnknownNode
 from nnl.converters.onnx.file.operators import Node
 from nnl.converters.onnx.file.registry import ONNX, one_to_one
+from nnl.converters.onnx.running.assignments import Assign, with_assignments
 from nnl.converters.onnx.running.function_bodies import body_of_function, body_of_schema
 from nnl.converters.onnx.running.table import table_handler
 from nnl.converters.onnx.values.counted import follow
@@ -64,6 +65,11 @@ class Scope:
         self.values: dict[str, Any] = {}
         self.graph, self.outer = graph, outer
 
+    def graphs(self) -> list[Graph]:
+        """The graph, and those around it."""
+        more = [] if self.outer is None else self.outer.graphs()
+        return more if self.graph is None else [self.graph, *more]
+
     def find(self, name: str) -> Any:
         scope: Scope | None = self
         while scope is not None:
@@ -84,18 +90,18 @@ class Interpreter:
         max_trips: Of loops whose number of trips only values know; None: any number.
         open: Whether the graph is recorded for open sizes: tables are computed in it then.
         bounded: Whether arrays may have the greatest size of values whose number of entries only
-            the run knows.
+            the run knows. cuts: Whether slices may, of which the run knows the end.
     """
 
     def __init__(
         self, model: Model, initial: Callable[[str, Any], Any], max_trips: int | None = None
     ) -> None:
         self.model, self.initial, self.max_trips = model, initial, max_trips
-        self.open = self.bounded = False
+        self.open = self.bounded = self.cuts = False
         self.opsets = model.opsets
         self.scope = Scope(None, None)
         self.depth = self.runs = 0
-        self.last_uses: dict[int, tuple[Graph, list[list[str]]]] = {}
+        self.steps: dict[int, tuple[Graph, list[tuple[Node, list[str]]]]] = {}
         self.bodies: dict[Any, Graph] = {}
         self.tables = model.tables
 
@@ -129,7 +135,7 @@ class Interpreter:
         before, self.scope = self.scope, scope
         self.depth += 1
         try:
-            for node, dead in zip(graph.nodes, self._dead_after(graph), strict=True):
+            for node, dead in self._steps(graph):
                 self._step(node, scope)
                 for name in dead:
                     scope.values.pop(name, None)
@@ -142,19 +148,21 @@ class Interpreter:
         """Run a subgraph of the present node; it reads the values around it."""
         return self.run(graph, inputs, self.scope)
 
-    def _dead_after(self, graph: Graph) -> list[list[str]]:
-        found = self.last_uses.get(id(graph))
+    def _steps(self, graph: Graph) -> list[tuple[Node, list[str]]]:
+        """The nodes, and which values nobody reads after each."""
+        found = self.steps.get(id(graph))
         if found is None:
-            last: dict[str, int] = {}
-            for i, node in enumerate(graph.nodes):
+            nodes, last = with_assignments(graph, self.scope.graphs()), {}
+            for i, node in enumerate(nodes):
                 for name in (*node.inputs, *node.captured, *node.outputs):
                     last[name] = i
             for v in graph.outputs:
                 last.pop(v.name, None)
-            dead: list[list[str]] = [[] for _ in graph.nodes]
+            dead: list[list[str]] = [[] for _ in nodes]
             for name, i in last.items():
                 dead[i].append(name)
-            found = self.last_uses[id(graph)] = graph, dead  # the graph: so that its id stays
+            both = list(zip(nodes, dead, strict=True))
+            found = self.steps[id(graph)] = graph, both  # the graph: so that its id stays
         return found[1]
 
     # ---- nodes ----
@@ -163,6 +171,10 @@ class Interpreter:
         try:
             values = [scope.find(n) if n else None for n in node.inputs]
             captured = [scope.find(n) for n in node.captured]
+            if isinstance(node, Assign) and not node.fits(values):
+                for one in node.nodes:
+                    self._step(one, scope)
+                return
             outs = self._call(node, values, captured)
         except OnnxError as e:
             if e.node:
@@ -247,6 +259,8 @@ class Interpreter:
         Raises:
             UnsupportedOperator: Nothing does.
         """
+        if isinstance(node, Assign):
+            return node.run
         domain, name = node.domain, node.op_type
         function = self.model.functions.get((domain, name))
         if function is not None:

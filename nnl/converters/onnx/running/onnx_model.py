@@ -181,6 +181,7 @@ class OnnxModel:
             machine = interpreter(self.model, self._initial, self.max_trips)
             machine.open = self.open
             machine.bounded = self.bounded and not compute and interpreter is Interpreter
+            machine.cuts = machine.cuts or machine.bounded
             outs: list[Any] = all_or_nothing(
                 machine.run, (self.model.graph, values, Scope(None, None)), {}
             )

@@ -17,12 +17,13 @@ from nnl.converters.onnx.running.interpreter import draws
 from nnl.converters.onnx.values.strings import STRING, words_of
 from nnl.converters.onnx.values.values import dtype_of, is_var, tagged
 from nnl.core.arrays.array import NdArray
-from nnl.core.graph.node import capture
+from nnl.core.graph.node import Value, capture
 from nnl.core.graph.variable import Variable
 from nnl.core.ops.caches import Plans
 from nnl.core.parameters.parameter import get_current_parameter_scope
 from nnl.core.settings.context import EPOCH, SPACES, STATE
 from nnl.graph.lowering.lowering import lower, settle
+from nnl.graph.open_sizes.at_most import counted, rows_of
 from nnl.graph.plan.plan import Plan
 from nnl.graph.program.turns import Runners, Turns
 
@@ -164,6 +165,9 @@ class ModelPlan:
         pairs = zip(plans.outputs, self._values, strict=True)
         self._types = [info.dtype or dtype_of(y) for info, y in pairs]
         edges = [y.edge for y in self._values if is_var(y)]
+        self._counts = {e.key: c for e in edges if (c := counted(e)) is not None}
+        edges = [e for e in edges if e.key not in self._counts]
+        edges += [e for c in self._counts.values() for e in (c.x, c.number)]
         kept = {e.key for e in edges if e.node is not None}
         leaves = [x.edge for x in inputs]
         program, binding = lower(capture(edges), kept, plain=kept, inputs=leaves)
@@ -195,7 +199,7 @@ class ModelPlan:
             nd.write("host", np.ascontiguousarray(given[i]))
         self._plan.run()
         return [
-            self._ends(info, self._value(y) if is_var(y) else y, t)
+            self._ends(info, self._value(y.edge) if is_var(y) else y, t)
             for info, y, t in zip(self._plans.outputs, self._values, self._types, strict=True)
         ]
 
@@ -208,11 +212,13 @@ class ModelPlan:
             return words_of(self._plans.model).words(value)
         return np.array(value, dtype)
 
-    def _value(self, y: Variable) -> Array:
-        plan, key = self._plan, y.edge.key
-        if y.edge.node is None:
-            return y.data.read("host")
-        space, buf = plan.published(plan.slot_of[key])
+    def _value(self, y: Value) -> Array:
+        if y.key in self._counts:
+            x, count, axis = self._counts[y.key]
+            return rows_of("run", self._value(x), self._value(count), axis)
+        if y.node is None:
+            return y.data.read("host")  # type: ignore[union-attr]
+        space, buf = self._plan.published(self._plan.slot_of[y.key])
         return SPACES[space].to_host(buf)
 
 
