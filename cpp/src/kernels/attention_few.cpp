@@ -14,26 +14,6 @@ constexpr int64_t kNear =
 
 NNL_INLINE void ask(const void* p) { __builtin_prefetch(p); }
 
-// Sums of 16 vectors, in the lanes of one: halves are put together and added, four times.
-NNL_INLINE Lanes sums_of(const Lanes (&s)[16]) {
-  Lanes a[8], b[4], c[2];
-  unroll<8>(NNL_EACH(i) {
-    a[i] =
-        NNL_SHUFFLE(s[i], s[i + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
-        NNL_SHUFFLE(s[i], s[i + 8], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
-  });
-  unroll<4>(NNL_EACH(i) {
-    b[i] = NNL_SHUFFLE(a[i], a[i + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
-           NNL_SHUFFLE(a[i], a[i + 4], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
-  });
-  unroll<2>(NNL_EACH(i) {
-    c[i] = NNL_SHUFFLE(b[i], b[i + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
-           NNL_SHUFFLE(b[i], b[i + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
-  });
-  return NNL_SHUFFLE(c[0], c[1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
-         NNL_SHUFFLE(c[0], c[1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
-}
-
 // Products of one row with 16 keys; the first row asks for the 16 after them.
 template <bool first, class T>
 NNL_INLINE Lanes dots_of_16(const T* k, const float* q, int64_t d) {
@@ -51,7 +31,7 @@ NNL_INLINE Lanes dots_of_16(const T* k, const float* q, int64_t d) {
     const Lanes x = load_part(q + c, d - c);
     for (int t = 0; t < 16; ++t) s[t] += x * load_part(k + t * d + c, d - c);
   }
-  return sums_of(s);
+  return folds(s, [](Lanes p, Lanes q) { return p + q; });
 }
 
 // Products of four rows with 4 keys, which are converted once.
@@ -74,7 +54,7 @@ NNL_INLINE Lanes dots_of_4(const T* k, const float* q, int64_t d) {
   if (c < d)
     for (int i = 0; i < 16; ++i)
       s[i] += load_part(q + i / 4 * d + c, d - c) * load_part(k + i % 4 * d + c, d - c);
-  return sums_of(s);
+  return folds(s, [](Lanes p, Lanes q) { return p + q; });
 }
 
 template <bool first, class T>
@@ -132,10 +112,12 @@ NNL_INLINE void weigh_block(const T* v, const float* p, int64_t n, int64_t e, in
 
 template <int R, class T>
 void weigh_rows(const T* v, const float* p, int64_t n, int64_t e, float* sums) {
-  constexpr int K = R == 1 ? 8 : 4;
   int64_t c = 0;
-  for (; c + K * kLanes <= e; c += K * kLanes)
-    weigh_block<R, K, true>(v + c, p, n, e, kLanes, sums + c);
+  if constexpr (R < 3)  // as many sums as keep the processor busy
+    for (; c + 8 * kLanes <= e; c += 8 * kLanes)
+      weigh_block<R, 8, true>(v + c, p, n, e, kLanes, sums + c);
+  for (; c + 4 * kLanes <= e; c += 4 * kLanes)
+    weigh_block<R, 4, true>(v + c, p, n, e, kLanes, sums + c);
   for (; c + kLanes <= e; c += kLanes) weigh_block<R, 1, true>(v + c, p, n, e, kLanes, sums + c);
   if (c < e) weigh_block<R, 1, false>(v + c, p, n, e, e - c, sums + c);
 }
@@ -161,10 +143,14 @@ void weigh(DType type, const void* v, int64_t at, const float* weights, int64_t 
       const auto* from = p + at + j * depth;
       const float* w = weights + j;
       const int64_t some = std::min(kNear, n - j);
+      const auto rows = [&](int64_t i, auto count) {
+        weigh_rows<count()>(from, w + i * kScores, some, depth, sums + i * depth);
+      };
       int64_t i = 0;
-      for (; i + 4 <= m; i += 4)
-        weigh_rows<4>(from, w + i * kScores, some, depth, sums + i * depth);
-      for (; i < m; ++i) weigh_rows<1>(from, w + i * kScores, some, depth, sums + i * depth);
+      for (; i + 4 <= m; i += 4) rows(i, std::integral_constant<int, 4>{});
+      if (m - i == 3) rows(i, std::integral_constant<int, 3>{});
+      if (m - i == 2) rows(i, std::integral_constant<int, 2>{});
+      if (m - i == 1) rows(i, std::integral_constant<int, 1>{});
     }
   });
 }

@@ -90,7 +90,7 @@ class ExpertProduct : public Kernel {
         choices_(s.in[2], experts_, space_) {
     Space part;
     // rows for which a matrix is read as it lies, once
-    if (s.in[1].dtype != DType::f16) few_ = FewRows::most(s.in[1].dtype, transposed_);
+    few_ = FewRows::most(s.in[1].dtype, transposed_);
     gathered_ = part.floats(kRows * FewRows::step_of(d_));
     packed_ = part.floats(gemm::packed_size(d_, gemm::kPanel));
     sums_ = part.floats(std::max(kRows * gemm::kPanel, few_ * kColumns));

@@ -173,6 +173,30 @@ NNL_INLINE float max_of(Lanes v) {  // of numbers; NaN may be lost
   return fold(v, [](Lanes a, Lanes b) { return larger(a, b); });
 }
 
+// The fold of each of 16 vectors, in the lanes of one: halves are put together and combined, four
+// times.
+template <class V, class F>
+NNL_INLINE V folds(const V (&s)[16], F&& f) {
+  V a[8], b[4], c[2];
+  unroll<8>(NNL_EACH(i) {
+    a[i] = f(
+        NNL_SHUFFLE(s[i], s[i + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23),
+        NNL_SHUFFLE(s[i], s[i + 8], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31));
+  });
+  unroll<4>(NNL_EACH(i) {
+    b[i] =
+        f(NNL_SHUFFLE(a[i], a[i + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27),
+          NNL_SHUFFLE(a[i], a[i + 4], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31));
+  });
+  unroll<2>(NNL_EACH(i) {
+    c[i] =
+        f(NNL_SHUFFLE(b[i], b[i + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29),
+          NNL_SHUFFLE(b[i], b[i + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31));
+  });
+  return f(NNL_SHUFFLE(c[0], c[1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30),
+           NNL_SHUFFLE(c[0], c[1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31));
+}
+
 // Sum over [0, n): f(offset, lanes, whole) gives 16 terms, of which those past `lanes` must be 0.
 template <class F>
 NNL_INLINE Lanes lane_sums(int64_t n, F&& f) {

@@ -211,19 +211,9 @@ class OneDnn : public Product {
   onednn::Call call_;
 };
 
-// Whether the processor multiplies bfloat16: without, oneDNN takes 4 times as long as with float32.
-bool multiplies_bf16() {
-#if defined(__x86_64__)
-  static const bool has = __builtin_cpu_supports("avx512bf16");
-  return has;
-#else
-  return true;
-#endif
-}
-
 // Whether converting the operands costs little beside their product, in time and in memory.
 bool is_worth_converting(const ProductSpec& s) {
-  return s.y.rows() >= 64 && std::max(s.a.elements, s.b.elements) <= 1 << 25;
+  return s.y.rows() >= kConverted && std::max(s.a.elements, s.b.elements) <= 1 << 25;
 }
 
 // bfloat16 where the result is: a float32 weight then loses no more than the result does.

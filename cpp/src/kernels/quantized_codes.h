@@ -41,7 +41,7 @@ class Rounded {
   Rounded(const Codes& w, DType type, int64_t m, int64_t stride, Space& space);
   void round(const Buffers& b, const void* x) const;
 
-  const int8_t* codes(const Buffers& b, int64_t m) const {
+  int8_t* codes(const Buffers& b, int64_t m) const {
     return Space::at<int8_t>(b.workspace, codes_) + m * stride_;
   }
   // unit, and unit times the sum of codes, of the groups of a row

@@ -43,13 +43,6 @@ NNL_INLINE LaneInts bytes_at(const void* p, __mmask64 kept) {
 
 #define NNL_ROW(row, to) [&](int64_t row, v16& to) __attribute__((always_inline))
 
-// The halves of 32 bytes, each in a byte, the lower one first.
-NNL_INLINE LaneInts halves_at(const void* p, __mmask64 kept) {
-  const __m256i pairs = _mm256_maskz_loadu_epi8(static_cast<__mmask32>(kept), p);
-  const auto wide = reinterpret_cast<LaneInts>(_mm512_maskz_cvtepu8_epi16(~__mmask32{0}, pairs));
-  return (wide | wide << 4) & 0x0f0f0f0f;
-}
-
 // The lanes of v with these numbers.
 NNL_INLINE Lanes at_lanes(Lanes v, LaneInts numbers) {
   return reinterpret_cast<Lanes>(_mm512_maskz_permutexvar_ps(
@@ -174,7 +167,7 @@ class FewIntegers : public IntegerProduct {
 class ManyIntegers : public IntegerProduct {
  public:
   explicit ManyIntegers(const Signature& s, const Codes& w)
-      : IntegerProduct(s, w.columns), padded_((w.columns + 63) / 64 * 64) {
+      : IntegerProduct(s, padded(w)), padded_(padded(w)) {
     panels_ = (w_.rows + kColumns - 1) / kColumns;
     parts_ = std::min<int64_t>(panels_, parts_of(w_.rows * w_.columns));
     block_ = std::max<int64_t>(1, std::min(kBlock / (padded_ * kColumns), panels_ / parts_));
@@ -185,6 +178,7 @@ class ManyIntegers : public IntegerProduct {
 
   void run(const Buffers& b) override {
     x_.round(b, b.in[0]);
+    if (w_.bits == 4) evens_first(x_.codes(b, 0));
     for_parts(parts_, panels_, [&](int64_t part, int64_t begin, int64_t end) {
       uint8_t* work = Space::at<uint8_t>(b.workspace, work_) + part * block_ * panel_bytes_;
       for (int64_t first = begin; first < end; first += block_) {
@@ -192,13 +186,32 @@ class ManyIntegers : public IntegerProduct {
         for (int64_t i = 0; i < count; ++i) make_panel(b, first + i, work + i * panel_bytes_);
         for (int64_t m = 0; m < m_; m += kTile)
           for (int64_t i = 0; i < count; ++i)
-            tiles(std::make_integer_sequence<int, kTile>{}, b, m, first + i,
-                  work + i * panel_bytes_);
+            w_.given ? tiles<true>(std::make_integer_sequence<int, kTile>{}, b, m, first + i,
+                                   work + i * panel_bytes_)
+                     : tiles<false>(std::make_integer_sequence<int, kTile>{}, b, m, first + i,
+                                    work + i * panel_bytes_);
       }
     });
   }
 
  private:
+  // Columns, filled up to whole steps of make_half.
+  static int64_t padded(const Codes& w) {
+    const int64_t step = 512 / w.bits;
+    return (w.columns + step - 1) / step * step;
+  }
+
+  // Of 8 columns: the order in which low halves and high ones of 4 bytes of weights lie.
+  void evens_first(int8_t* codes) const {
+    const __m128i order = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
+    const auto orders = _mm512_maskz_broadcast_i32x4(0xffff, order);
+    for (int64_t at = 0; at < m_ * padded_; at += 64) {
+      const auto v = reinterpret_cast<__m512i>(bytes_at(codes + at));
+      const auto y = _mm512_maskz_shuffle_epi8(~__mmask64{0}, v, orders);
+      __builtin_memcpy(codes + at, &y, sizeof(y));
+    }
+  }
+
   float* scales(uint8_t* panel) const {
     return reinterpret_cast<float*>(panel + kColumns * padded_);
   }
@@ -208,64 +221,74 @@ class ManyIntegers : public IntegerProduct {
     for (int64_t half = 0; half < kColumns; half += 16) {
       const int64_t first = number * kColumns + half, rows = w_.rows - first;
       if (rows >= 16)
-        make_half<true>(b, first, 16, panel, half);
+        w_.bits == 8 ? make_half<true, 8>(b, first, 16, panel, half)
+                     : make_half<true, 4>(b, first, 16, panel, half);
       else
-        make_half<false>(b, first, rows, panel, half);
+        w_.bits == 8 ? make_half<false, 8>(b, first, rows, panel, half)
+                     : make_half<false, 4>(b, first, rows, panel, half);
     }
-    if (w_.given) return;
-    for (int64_t i = 0; i < kColumns * w_.groups; ++i)
-      offsets(panel)[i] = -w_.middle() * scales(panel)[i];
   }
 
   // Lanes are rows of weights; those that are not there are 0.
-  template <bool whole>
+  template <bool whole, int bits>
   void make_half(const Buffers& b, int64_t first, int64_t rows, uint8_t* panel,
                  int64_t half) const {
-    const auto turn = [&](void* to, auto&& line) {
+    const auto turn = [rows](auto&& line, auto&& keep) __attribute__((always_inline)) {
       v16 block[16] = {};
       unroll<16>(NNL_EACH(r) {
-        if (whole || r < rows) line(first + r, block[r]);
+        if (whole || r < rows) line(r, block[r]);
       });
       transpose16(block);
-      float* y = static_cast<float*>(to) + half;
-      unroll<16>(NNL_EACH(i) { store16(y + i * kColumns, block[i]); });
+      unroll<16>(NNL_EACH(i) { keep(i, block[i]); });
     };
     const int64_t bytes = w_.row_bytes();
-    const uint8_t* w = w_.row(b, 0);
-    for (int64_t at = 0; at < bytes; at += 8 * w_.bits) {
+    const uint8_t* w = w_.row(b, first);
+    for (int64_t at = 0; at < bytes; at += 64) {
       const __mmask64 kept = lowest(bytes - at);
       turn(
-          panel + at * 8 / w_.bits * kColumns, NNL_ROW(row, to) {
+          [=](int64_t row, v16& to) __attribute__((always_inline)) {
             const uint8_t* from = w + row * bytes + at;
             __builtin_prefetch(from + 16 * bytes);  // many runs at once: too many for the processor
-            to = reinterpret_cast<v16>(w_.bits == 8 ? bytes_at(from, kept) : halves_at(from, kept));
-          });
+            to = reinterpret_cast<v16>(bytes_at(from, kept));
+          },
+          [to = panel + (at * 8 / bits * kColumns + half * 4)](int64_t i, const v16& codes)
+              __attribute__((always_inline)) {
+                if constexpr (bits == 8) {
+                  store16(reinterpret_cast<float*>(to + i * 4 * kColumns), codes);
+                } else {  // of 8 columns first the even ones
+                  const auto pairs = reinterpret_cast<LaneInts>(codes);
+                  const LaneInts low = pairs & 0x0f0f0f0f, high = pairs >> 4 & 0x0f0f0f0f;
+                  std::memcpy(to + i * 8 * kColumns, &low, 64);
+                  std::memcpy(to + (i * 8 + 4) * kColumns, &high, 64);
+                }
+              });
     }
-    for (int64_t g = 0; g < w_.groups; g += 16) {
-      const int64_t n = std::min<int64_t>(16, w_.groups - g);
-      turn(
-          scales(panel) + g * kColumns,
-          NNL_ROW(row, to) { to = load_part(w_.scales(b, row) + g, n); });
-      if (w_.given)
-        turn(
-            offsets(panel) + g * kColumns,
-            NNL_ROW(row, to) { to = load_part(w_.offsets(b, row) + g, n); });
-    }
+    const auto numbers = [&](Any from, float* to) {
+      for (int64_t g = 0; g < w_.groups; g += 16) {
+        const int64_t n = std::min<int64_t>(16, w_.groups - g), groups = w_.groups;
+        turn([=](int64_t row, v16& y)
+                 __attribute__((always_inline)) { y = load_part(from + (row * groups + g), n); },
+             [y = to + g * kColumns + half](int64_t i, const v16& v)
+                 __attribute__((always_inline)) { store16(y + i * kColumns, v); });
+      }
+    };
+    numbers(w_.scales(b, first), scales(panel));
+    if (w_.given) numbers(w_.offsets(b, first), offsets(panel));
   }
 
-  template <int... i>
+  template <bool given, int... i>
   void tiles(std::integer_sequence<int, i...>, const Buffers& b, int64_t m, int64_t panel,
              uint8_t* codes) const {
     const int64_t rows = std::min<int64_t>(kTile, m_ - m);
-    ((rows == i + 1 ? tile<i + 1>(b, m, panel, codes) : void()), ...);
+    ((rows == i + 1 ? tile<i + 1, given>(b, m, panel, codes) : void()), ...);
   }
 
-  template <int M>
+  template <int M, bool given>
   void tile(const Buffers& b, int64_t m, int64_t number, uint8_t* panel) const {
-    const int64_t words = w_.size / 4, columns = w_.columns, groups = w_.groups;
+    const int64_t words = w_.size / 4, columns = padded_, groups = w_.groups;
     const int8_t* a = x_.codes(b, m);
     const float *units = x_.units(b, m), *sums = x_.sums(b, m);
-    const float *scale = scales(panel), *offset = offsets(panel);
+    const float *scale = scales(panel), *offset = offsets(panel), middle = w_.middle();
     const uint8_t* codes = panel;
     Lanes total[M][2] = {};
     for (int64_t g = 0; g < groups; ++g, scale += kColumns, offset += kColumns) {
@@ -283,9 +306,12 @@ class ManyIntegers : public IntegerProduct {
       unroll<M>(NNL_EACH(r) {
         const float unit = units[r * groups + g], sum = sums[r * groups + g];
         unroll<2>(NNL_EACH(v) {
-          total[r][v] +=
-              load(scale + 16 * v) * unit * __builtin_convertvector(products[r][v], Lanes);
-          total[r][v] += load(offset + 16 * v) * sum;
+          Lanes y = unit * __builtin_convertvector(products[r][v], Lanes);
+          if constexpr (given)
+            total[r][v] += load(offset + 16 * v) * sum;
+          else
+            y -= middle * sum;
+          total[r][v] += load(scale + 16 * v) * y;
         });
       });
     }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "gemm.h"
 #include "lanes.h"
 #include "nnl/threads.h"
 
@@ -32,7 +33,9 @@ class Few : FewRows {
   explicit Few(const FewRows& f) : FewRows(f) {}
 
   void run(const T* b, const float* x, int64_t width, float* y) const {
-    if (column == 1) {
+    if (m > most(type, row == 1)) {
+      many(b, x, width, y);
+    } else if (column == 1) {
       for (int64_t r = 0; r < m; ++r) std::fill_n(y + r * n, width, 0.0f);
       int64_t p = 0;
       for (; p + kDeep <= k; p += kDeep) add_rows<kDeep>(b, x, p, width, y);
@@ -44,6 +47,19 @@ class Few : FewRows {
   }
 
  private:
+  // More rows than that: parts of the matrix become floats in the order of gemm.h, which stay in
+  // the second cache.
+  void many(const T* b, const float* x, int64_t width, float* y) const {
+    constexpr int64_t kDepth = 256;
+    alignas(64) float packed[kDepth * gemm::kPanel];
+    for (int64_t j = 0; j < width; j += gemm::kPanel)
+      for (int64_t p = 0; p < k; p += kDepth) {
+        const int64_t wide = std::min(gemm::kPanel, width - j), deep = std::min(kDepth, k - p);
+        gemm::pack(b + p * row + j * column, row, column, deep, wide, packed);
+        gemm::multiply(x + p, step, 1, packed, y + j, n, m, wide, deep, p > 0);
+      }
+  }
+
   // Columns lie next to each other: K rows of the matrix, from p on, onto the sums.
   template <int K>
   void add_rows(const T* b, const float* x, int64_t p, int64_t width, float* y) const {
@@ -130,7 +146,8 @@ class RowProduct : public Product {
     float* sums = Space::at(workspace, y_);
     const int64_t grain = std::max<int64_t>(64, (1 << 16) / std::max<int64_t>(k_, 1));
     parallel_for(n_, grain, [&](int64_t begin, int64_t end) {
-      const int64_t most = kColumns / m_;  // so that sums stay in the first cache
+      // so that sums stay in the first cache
+      const int64_t most = std::max(gemm::kPanel, kColumns / m_ / gemm::kPanel * gemm::kPanel);
       for (int64_t j = begin; j < end; j += most) {
         const int64_t width = std::min(most, end - j);
         few_.run(b, j * few_.column, x, width, sums + j);
@@ -165,20 +182,32 @@ class RowProduct : public Product {
 void FewRows::run(const void* b, int64_t at, const float* x, int64_t width, float* y) const {
   if (type == DType::f32)
     Few<float>(*this).run(static_cast<const float*>(b) + at, x, width, y);
+  else if (type == DType::f16)
+    Few<f16>(*this).run(static_cast<const f16*>(b) + at, x, width, y);
   else
     Few<bf16>(*this).run(static_cast<const bf16*>(b) + at, x, width, y);
 }
 
+bool multiplies_bf16() {
+#if defined(__x86_64__)
+  static const bool has = __builtin_cpu_supports("avx512bf16");
+  return has;
+#else
+  return true;
+#endif
+}
+
 int64_t FewRows::most(DType type, bool columns_run) {
-  return type == DType::bf16 ? (columns_run ? 6 : 8) : 2;
+  return type == DType::f32 ? 2 : columns_run ? 6 : 8;
 }
 
 std::unique_ptr<Product> make_row_product(const ProductSpec& s, Space& space) {
   const bool runs = s.b.shape.size() == 2 && (s.b.strides[0] == 1 || s.b.strides[1] == 1);
   if (!runs || s.y.shape.size() != 2 || s.y.rows() < 1) return nullptr;
-  if (s.y.rows() > FewRows::most(s.b.dtype, s.b.strides[0] == 1) || s.b.dtype == DType::f16 ||
-      s.a.columns() < 16)
-    return nullptr;
+  // What the processor has no products of is converted as it is read.
+  const bool halves = s.b.dtype == DType::f16 || (s.b.dtype == DType::bf16 && !multiplies_bf16());
+  const int64_t most = halves ? kConverted - 1 : FewRows::most(s.b.dtype, s.b.strides[0] == 1);
+  if (s.y.rows() > most || s.a.columns() < 16) return nullptr;
   if (s.a.columns() * s.y.columns() < 4096 * s.y.rows()) return nullptr;
   return std::make_unique<RowProduct>(s, space);
 }

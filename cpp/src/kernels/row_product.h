@@ -8,9 +8,15 @@ namespace nnl {
 // is memory speed, not arithmetic. Null where this does not apply.
 std::unique_ptr<Product> make_row_product(const ProductSpec& spec, Space& space);
 
-// Its work on one thread: y = x b, for m rows and `width` columns of a matrix b of float32 or
-// bfloat16, whose element (p, j) is at `at` + p row + j column in the array; one of these is 1.
-// Rows of x, k long, are `step` apart, those of y n.
+// Rows from which a matrix is converted as a whole where its type is none that is multiplied.
+constexpr int64_t kConverted = 64;
+
+// Whether the processor multiplies bfloat16: without, oneDNN takes 4 times as long as with float32.
+bool multiplies_bf16();
+
+// Its work on one thread: y = x b, for m rows and `width` columns of a matrix b of floats, whose
+// element (p, j) is at `at` + p row + j column in the array; one of these is 1. Rows of x, k long,
+// are `step` apart, those of y n.
 struct FewRows {
   DType type;
   int64_t row, column, m, k, step, n;
