@@ -65,6 +65,31 @@ DECODERS = {
     "smollm3": ("smollm3", {"no_rope_layer_interval": 2}),
     "olmo": ("olmo", {"clip_qkv": 0.05}),
     "olmo2": ("olmo2", {}),
+    "olmo3": (
+        "olmo3",
+        {
+            "sliding_window": 4,
+            "rope_parameters": {
+                "full_attention": {
+                    "rope_type": "yarn",
+                    "rope_theta": 5e5,
+                    "factor": 8.0,
+                    "original_max_position_embeddings": 16,
+                },
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
+            },
+        },
+    ),
+    "granite": (
+        "granite",
+        {
+            "embedding_multiplier": 12.0,
+            "attention_multiplier": 0.1,
+            "residual_multiplier": 0.22,
+            "logits_scaling": 8.0,
+            "tie_word_embeddings": True,
+        },
+    ),
     "mixtral": ("mixtral", {"num_local_experts": 4}),
     "qwen2_moe": ("qwen2_moe", {**MOE, "shared_expert_intermediate_size": 40}),
     "qwen2_moe-mixed": (

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from math import log
 from typing import Any
@@ -96,6 +97,8 @@ def rotary(c: Config, width: int, kind: str = "", base: float = 10000.0) -> Rota
     longest = c.whole("max_position_embeddings", 2048)
     share = r.number("partial_rotary_factor", c.number("partial_rotary_factor", 1.0))
     turned, base = int(width * share), r.number("rope_theta", c.number("rope_theta", base))
+    if share != 1 and c.data.get("model_type") != "phi3":  # others turn all, or leave it open
+        raise ValueError(f"{r.where}: partial_rotary_factor is {share}, only 1 is supported")
     names = {n: n for n in ("default", "linear", "dynamic", "yarn", "llama3", "longrope")}
     scaling = r.one_of("rope_type", names | {"su": "longrope"}, "default")
     if scaling == "default":
@@ -280,6 +283,7 @@ def gemma2(c: Config, **more: Any) -> Decoder:
 
 
 def gemma3(c: Config) -> Decoder:
+    only(c, attn_logit_softcapping=0)  # which transformers leaves out
     pattern = c.whole("sliding_window_pattern", c.whole("_sliding_window_pattern", 6))
     local = c.number("rope_local_base_freq", 10000.0)
     bases = {"full_attention": c.number("rope_theta", 1e6), "sliding_attention": local}
@@ -293,6 +297,22 @@ def gemma3(c: Config) -> Decoder:
 
 def olmo(c: Config) -> Decoder:
     return llama(c, norm="bare", eps=1e-5, clip=c.number("clip_qkv", 0.0))
+
+
+def olmo3(c: Config) -> Decoder:
+    if not c.get("rope_parameters", {}):  # older files scale the whole layers alone
+        plain = {"rope_type": "default", "rope_theta": c.number("rope_theta", 10000.0)}
+        both = {"full_attention": {**plain, **c.get("rope_scaling", {})}}
+        c = Config({**c.data, "rope_parameters": both | {"sliding_attention": plain}}, c.where)
+    return llama(c, order="inside", qk_norm="whole", kinds=lambda i: (i + 1) % 4)
+
+
+def granite(c: Config) -> Decoder:
+    found = llama(
+        c, factor=c.number("embedding_multiplier", 1.0), scale=c.number("attention_multiplier", 1.0)
+    )
+    layers = replace(found.stack, factor=c.number("residual_multiplier", 1.0))
+    return replace(found, stack=layers, divisor=c.number("logits_scaling", 1.0))
 
 
 def smollm3(c: Config) -> Decoder:
@@ -334,6 +354,8 @@ FAMILIES = {
     "olmo2": _text(
         partial(llama, order="inside", qk_norm="whole"), tensors=LLAMA | BEHIND, prefix="model."
     ),
+    "olmo3": _text(olmo3, tensors=LLAMA | BEHIND, prefix="model."),
+    "granite": _text(granite, tensors=LLAMA, prefix="model."),
     "mixtral": _text(mixtral, tensors=LLAMA | MIXTRAL, prefix="model."),
     "qwen2_moe": _text(qwen2_moe_first, tensors=LLAMA | EXPERTS, prefix="model."),
     "qwen3_moe": _text(
