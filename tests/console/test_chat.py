@@ -59,6 +59,14 @@ def test_a_model_of_the_folder_writes_and_shows_where_it_looks(console, browser,
     assert browser.post("/models/small/open")["chat"]
 
 
+def test_what_answers_ends_with_the_console_however_that_ends(console, browser, models):
+    browser.post("/models/small/open")
+    process = console.models.opened("small").process
+    process.stdin.close()  # what the system does for a console that is killed
+    process.wait(60)
+    assert "has ended" in browser.post("/models/small/chat", {}, 409)["message"]
+
+
 def test_what_cannot_be_opened_says_why(browser, models):
     assert browser.post("/models/other/open", None, 404)["code"] == "not_found"
     (models / "odd").mkdir()

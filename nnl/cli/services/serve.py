@@ -6,8 +6,10 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,10 @@ def add_commands(commands: Any) -> None:
         help="tokens of a text, prompt and answer (default: 4096, or all that the model has; a "
         ".nnlp says its own)",
     )  # fmt: skip
+    p.add_argument(
+        "--until-eof", action="store_true",
+        help="end when standard input does: with the program that has started it, however that ends",
+    )  # fmt: skip
     p.set_defaults(run=serve)
 
 
@@ -59,6 +65,8 @@ def serve(args: argparse.Namespace) -> int:
         given = getattr(args, name)
         if given is not None and given < least:
             raise UsageError(f"--{name} is {given}, wanted at least {least}")
+    if args.until_eof:
+        threading.Thread(target=_until_eof, daemon=True).start()
     import uvicorn
 
     from nnl.serving.metrics import Metrics
@@ -81,6 +89,12 @@ def serve(args: argparse.Namespace) -> int:
         config = uvicorn.Config(application(server), log_level="warning")
         uvicorn.Server(config).run(sockets=[listening])
     return 0
+
+
+def _until_eof() -> None:
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def opened(

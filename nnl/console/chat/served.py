@@ -36,10 +36,10 @@ class Served:
     def __init__(self, path: Path, command: Sequence[str]) -> None:
         self.path, self.key = path, secrets.token_urlsafe(24)
         self.log = tempfile.TemporaryFile()
-        more = [] if path.suffix.lower() == ".nnlp" else ["--batch", "2"]
+        more = ["--until-eof", *([] if path.suffix.lower() == ".nnlp" else ["--batch", "2"])]
         self.process = subprocess.Popen(
             [*command, "serve", str(path), "--name", path.name, "--port", "0", *more],
-            stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+            stdin=subprocess.PIPE, stdout=self.log, stderr=self.log,
             env={**os.environ, "NNL_API_KEY": self.key},
         )  # fmt: skip
         try:
@@ -109,4 +109,6 @@ class Served:
         """End the process."""
         self.process.kill()  # it keeps nothing that could be lost
         self.process.wait()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
         self.log.close()
