@@ -124,7 +124,7 @@ def decoder(
         rows = F.minimum_scalar(positions, c.longest - 1) if caches is not None else positions
         p = embedding(rows, c.longest, layers.width, "positions")
         h = h + F.reshape(p, (-1, length, layers.width))
-    full = length if caches is None else c.longest
+    full = length if caches is None else caches[0].keys.shape[2]
     at = Where(
         positions, caches, before, counts, slots, segments=segments, length=full, crossed=crossed
     )

@@ -62,10 +62,14 @@ class Rotary(NamedTuple):
     options: tuple[tuple[str, Any], ...] = ()  # further arguments
     long_factors: tuple[float, ...] = ()  # instead of `factors` above original_length
 
+    def is_long(self, length: int) -> bool:
+        """Whether texts of this length, which caches may have room for, have `long_factors`."""
+        return bool(self.long_factors) and length > dict(self.options)["original_length"]
+
     def frequencies(self, length: int) -> Any:
         """(frequencies, factor) of `rotary_embedding` for texts of this length."""
         options = dict(self.options)
-        if self.long_factors and length > options["original_length"]:
+        if self.is_long(length):
             options["factors"] = self.long_factors
         if self.scaling == "dynamic":
             options["length"] = length
@@ -363,9 +367,7 @@ def attention(x: Any, c: Stack, layer: Layer, at: Where, i: int, name: str) -> A
     return attended(q, k, v, c, layer, at, i)
 
 
-def attended(
-    q: Any, k: Any, v: Any, c: Stack, layer: Layer, at: Where, i: int
-) -> Any:  # fmt: skip
+def attended(q: Any, k: Any, v: Any, c: Stack, layer: Layer, at: Where, i: int) -> Any:
     """What queries see of keys and values, by heads, and the product after it."""
     if at.caches is not None:
         y = F.cached_attention(

@@ -102,6 +102,18 @@ def test_long_prompts_are_read_in_parts(tmp_path):
         np.testing.assert_allclose(got, want, atol=1e-4)
 
 
+def test_short_texts_of_a_network_for_long_ones(tmp_path, monkeypatch):
+    """They have other rotary positions, also after a long one was written."""
+    more = {"original_max_position_embeddings": 256, "max_position_embeddings": 1024}
+    kind, sizes = checkpoints.DECODERS["phi3-long"]
+    monkeypatch.setitem(checkpoints.DECODERS, "phi3-long", (kind, {**sizes, **more}))
+    theirs, model = loaded("phi3-long", tmp_path)
+    short, long = prompts(20, 300)
+    for prompt in (short, long, short):
+        want = written(theirs, prompt, max_new_tokens=10, eos_token_id=2)
+        assert model.generate(prompt, max_tokens=10) == want
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "qwen2-sliding", "phi3"])
 def test_weights_of_attention_are_those_of_transformers(name, tmp_path):
     theirs, model = loaded(name, tmp_path)

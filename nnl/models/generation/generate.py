@@ -36,8 +36,17 @@ class Writer:
     def cached(self, batch: int, length: int, task: str = "write") -> Cached:
         """Caches for so many texts of this length at least; each task has its own."""
         found = self.latest.get(task)
-        if found is None or found.batch != batch or found.capacity < length:
-            capacity = min(-(-length // GROWTH) * GROWTH, self.config.longest)
+        capacity = min(-(-length // GROWTH) * GROWTH, self.config.longest)
+
+        def long(n: int) -> list[bool]:  # what is written must not depend on what was before
+            return [x.rotary is not None and x.rotary.is_long(n) for x in self.config.stack.layers]
+
+        if (
+            found is None
+            or found.batch != batch
+            or found.capacity < length
+            or long(found.capacity) != long(capacity)
+        ):
             found = self.latest[task] = Cached(self.network, self.config, batch, capacity)
         return found
 
