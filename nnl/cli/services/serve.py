@@ -53,7 +53,7 @@ def add_commands(commands: Any) -> None:
     )  # fmt: skip
     p.add_argument(
         "--until-eof", action="store_true",
-        help="end when standard input does: with the program that has started it, however that ends",
+        help="end when standard input does: with the program that has started it",
     )  # fmt: skip
     p.set_defaults(run=serve)
 
