@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -13,6 +14,8 @@
 
 namespace nnl {
 namespace {
+
+constexpr char kBegin[] = "begin";  // an output of `source`: tokens that every answer begins with
 
 void check(const Sampling& how) {
   const auto want = [](const char* name, bool fits, double value, const char* wanted) {
@@ -147,11 +150,24 @@ struct Generator::State {
       if (shape.size() == 4) capacity = shape[2];
     }
     if (!capacity) throw ValueError("Generator: " + path + " has no caches");
+    if (!has("source")) return;
+    source = std::make_unique<Model>(file, "source");
+    for (const Tensor& part : source->outputs()) {
+      if (part.name() == kBegin) continue;
+      memory.emplace_back(part.name(), std::vector<char>(texts.size() * part.spec().bytes()));
+      std::vector<char>& rows = memory.back().second;
+      for (Model* m : {&read, &step})
+        m->input(part.name()).bind(static_cast<void*>(rows.data()), rows.size());
+    }
+  }
+
+  bool has(const char* name) const {
+    const auto names = file.programs();
+    return std::find(names.begin(), names.end(), name) != names.end();
   }
 
   Model program(const char* name) const {
-    const auto names = file.programs();
-    if (std::find(names.begin(), names.end(), name) == names.end())
+    if (!has(name))
       throw ValueError("Generator: " + file.path() + " has no program '" + name +
                        "': it is not what Pretrained.save_program writes");
     return Model(file, name);
@@ -169,9 +185,10 @@ struct Generator::State {
 
   void check_prompt(const Tokens& prompt) const {
     const auto length = static_cast<int64_t>(prompt.size());
-    if (length < 1 || length >= capacity)
+    const int64_t most = source ? source->input("tokens").size() : capacity - 1;
+    if (length < 1 || length > most)
       throw ValueError("Generator: the prompt has " + std::to_string(length) +
-                       " tokens, wanted 1 to " + std::to_string(capacity - 1));
+                       " tokens, wanted 1 to " + std::to_string(most));
     for (int64_t t : prompt)
       if (t < 0 || t >= vocabulary)
         throw ValueError("Generator: the prompt has the token " + std::to_string(t) +
@@ -192,6 +209,25 @@ struct Generator::State {
     }
     texts[best].resize(most);
     return best;
+  }
+
+  Job start(size_t place, const Tokens& prompt, const Sampling& how, const std::vector<Job>& jobs) {
+    if (!source) return {place, row_for(prompt, jobs), prompt, how};
+    Tensor& tokens = source->input("tokens");
+    std::fill_n(tokens.data<int64_t>(), tokens.size(), 0);
+    std::copy(prompt.begin(), prompt.end(), tokens.data<int64_t>());
+    *source->input("counts").data<int64_t>() = static_cast<int64_t>(prompt.size());
+    source->run();
+    const Tensor& begin = source->output(kBegin);
+    const auto* first = begin.data<float>();
+    const Tokens answer(first, first + begin.size());
+    const size_t row = row_for(answer, jobs);
+    texts[row].clear();  // it answered another source
+    for (auto& [name, rows] : memory) {
+      const Tensor& part = source->output(name);
+      std::memcpy(rows.data() + row * part.spec().bytes(), part.data(), part.spec().bytes());
+    }
+    return {place, row, answer, how};
   }
 
   // Lets the network read what it has not read of each text, a part of it where that is long.
@@ -236,6 +272,8 @@ struct Generator::State {
 
   ModelFile file;
   Model read, step;
+  std::unique_ptr<Model> source;  // what reads the text to be answered, where there is one
+  std::vector<std::pair<std::string, std::vector<char>>> memory;  // what it gives, by row
   int64_t chunk = 0, vocabulary = 0, capacity = 0;
   std::vector<Tokens> texts;  // what is in the caches, by row
 
@@ -272,7 +310,7 @@ std::vector<Generator::Tokens> Generator::generate_all(
   std::vector<State::Job> jobs;
   for (size_t next = 0; next < prompts.size() || !jobs.empty();) {
     while (next < prompts.size() && jobs.size() < s.texts.size()) {
-      jobs.emplace_back(next, s.row_for(prompts[next], jobs), prompts[next], how);
+      jobs.push_back(s.start(next, prompts[next], how, jobs));
       ++next;
     }
     const float* scores = s.feed(jobs);

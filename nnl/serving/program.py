@@ -32,6 +32,8 @@ class ProgramRows(Rows):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.programs = programs = Programs(path)
         where = programs.where
+        if "source" in programs:
+            raise ValueError(f"{where} answers a text; wanted one that writes on from it")
         for name in ("read", "step"):
             if name not in programs or set(programs.inputs(name)) != GIVEN:
                 raise ValueError(

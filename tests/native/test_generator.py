@@ -15,6 +15,7 @@ import pytest
 import nnl as nn
 from nnl import models
 from nnl.models.generation.sampling import Sampling
+from nnl.serving.program import ProgramRows
 from tests.models.texts import write_folder
 from tests.native.test_cpp_library import installed
 
@@ -98,6 +99,32 @@ def test_texts_side_by_side_are_what_each_is_alone(model, chat, tmp_path, batch)
     drawn = chat(path, prompts, *how, "--together")[0]
     assert chat(path, prompts[:2], *how, "--together")[0] == drawn[:2] != want[:2]
     assert chat(path, prompts[:1], *how)[0] == drawn[:1]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_it_answers_with_an_encoder_as_python_does(chat, tmp_path, batch):
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+    with nn.parameter_scope("answers"):
+        made = models.from_config({
+            "model_type": "t5", "vocab_size": 600, "decoder_start_token_id": 300, **sizes
+        })  # fmt: skip
+        rng = np.random.default_rng(0)
+        for v in made.parameters().values():
+            v.d = v.d + rng.normal(size=v.shape) * 0.4
+    path = tmp_path / "t5.nnlp"
+    made.save_program(path, batch=batch, capacity=16, chunk=4, source=20)
+    prompts = [[599, *p] for p in PROMPTS if len(p) < 20] + [[7], [5] * 20]
+    want = [made.generate(p, 9) for p in prompts]
+    assert len({*map(tuple, want)}) == len(want)
+    assert chat(path, prompts, "--most", 9, "--together")[0] == want
+    assert chat(path, prompts[::-1], "--most", 9)[0] == want[::-1]
+    (found,), _, _ = chat(path, prompts[:1], "--most", 30)
+    assert len(found) == 15  # the caches are full
+    assert "the prompt has 21 tokens, wanted 1 to 20" in chat(path, [[1] * 21])[2]
+    with pytest.raises(ValueError, match="answers a text; wanted one that writes on"):
+        ProgramRows(path)
+    with pytest.raises(ValueError, match="chunk 4 and source 0, wanted at least 1"):
+        made.save_program(path, chunk=4, source=0)
 
 
 def found_scores(made, prompt):

@@ -43,10 +43,11 @@ class NNL_API Generator {
   Generator& operator=(Generator&&) noexcept;
 
   int64_t vocabulary() const;
-  int64_t capacity() const;  // tokens of a text, prompt and answer
+  int64_t capacity() const;  // tokens of a text, prompt and answer; of a T5 only the answer
   int64_t batch() const;     // texts side by side, as save_program was told
 
-  // Up to `most` tokens that follow the prompt, without the one of `ends` that ends them. Each is
+  // Up to `most` tokens that follow the prompt, or answer it where the model is of that kind (T5),
+  // without the one of `ends` that ends them. Each is
   // handed to `each` as it is chosen; false ends the text.
   //
   // ValueError: the prompt is empty or fills the caches, a token is none of the vocabulary, or a

@@ -18,6 +18,7 @@ from nnl.models.stack import Cache
 Array = np.ndarray[Any, Any]
 CHUNK = 64  # tokens of a text that one run takes
 FEW = 8  # the size below
+BEGIN = "begin"  # what a reader gives for the program that writes a text, not for the network
 
 
 class Rows:
@@ -184,19 +185,32 @@ class Cached(Rows):
         for i, text in zip(changed, texts, strict=True):
             self.texts[i] = text
 
-    def save(self, path: str | os.PathLike[str], language: bytes = b"") -> None:
+    def save(
+        self, path: str | os.PathLike[str], language: bytes = b"", reader: Any = None,
+        given: Sequence[Variable] = (),
+    ) -> None:  # fmt: skip
         """Write both programs and what they share; the caches are empty there.
 
         Args:
             language: See nnl.models.huggingface.stored.
+            reader: A compiled function that gives what else the network is given, for one text:
+                `source`, another program. given: Arrays of the kind that it takes.
         """
+        read_before = {} if reader is None else reader(*given)
+        memory = {
+            k: Variable.from_numpy_array(np.zeros((self.batch, *v.shape[1:]), v.d.dtype))
+            for k, v in read_before.items()
+            if k != BEGIN
+        }
         read, step = self._program(), self._program()
         for program, size in ((read, self.chunk), (step, 1)):
             zeros = [Variable((self.batch, size)), Variable((self.batch,)), Variable((self.batch,))]
             for v in zeros:
                 v.d = np.zeros(v.shape, np.int64)
-            program(*zeros)
+            program(*zeros, **memory)
         saver = Saver()
+        if reader is not None:
+            reader.add_to(saver, "source")
         read.add_to(saver, "read")
         step.add_to(saver, "step")
         saver.write(path, language=language)

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from nnl import functions as F
 from nnl.core.arguments.annotations import shown
 from nnl.core.graph.variable import Variable
 from nnl.graph.recording.compile import compile
 from nnl.models.decoder import Decoder
 from nnl.models.generation.beams import Search, search
-from nnl.models.generation.cached import Cached
+from nnl.models.generation.cached import BEGIN, Cached
 from nnl.models.generation.guessing import speculate
 from nnl.models.generation.sampling import Sampling, generators
 
@@ -167,7 +168,8 @@ class Answerer(Writer):
         read: Callable[..., Any], sources: Callable[..., Any], begin: Sequence[int],
     ) -> None:  # fmt: skip
         super().__init__(network, config, ends)
-        self._read, self._sources, self.begin = compile(read), sources, list(begin)
+        self._function, self._read = read, compile(read)
+        self._sources, self.begin = sources, list(begin)
         self._memory: dict[str, Variable] = {}
         self._count = 0
 
@@ -188,6 +190,23 @@ class Answerer(Writer):
             for k, v in self._memory.items()
         }
         return found
+
+    def reader(self, length: int) -> tuple[Any, list[Variable]]:
+        """What reads a source, for a program, and an example of what it takes.
+
+        It takes tokens (1, length) and counts (1,), how many of them count. Besides what the
+        network is given it tells `begin`, the tokens that answers begin with.
+        """
+        begin = Variable.from_numpy_array(np.array(self.begin))
+        begin.name = "begin"
+
+        def read(tokens: Any, counts: Any) -> dict[str, Any]:
+            ended = F.cumsum(F.one_hot(F.reshape(counts, (1, 1)), (length + 1,)), axis=1)
+            found = self._function(tokens, 1.0 - F.slice(ended, (0, 0), (1, length)))
+            return {**found, BEGIN: F.minimum_scalar(begin, self.config.vocabulary)}
+
+        zeros = [np.zeros((1, length), np.int64), np.zeros(1, np.int64)]
+        return compile(read), [Variable.from_numpy_array(z) for z in zeros]
 
     def guessed(self, *_: Any) -> Iterator[int]:
         raise ValueError("generate: a guesser cannot guess answers to a source")

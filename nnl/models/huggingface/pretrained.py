@@ -165,8 +165,9 @@ class Pretrained(Speaks, Learns, Embeds, Adapts):
         return Text(self.folder, self.where)
 
     def save_program(
-        self, path: str | os.PathLike[str], batch: int = 1, capacity: int = 0, chunk: int = CHUNK
-    ) -> None:
+        self, path: str | os.PathLike[str], batch: int = 1, capacity: int = 0, chunk: int = CHUNK,
+        source: int = 512,
+    ) -> None:  # fmt: skip
         """Write what writes as programs, .nnlp, to run without Python or the network's code.
 
         `read` takes up to `chunk` tokens of each text, `step` one. Both have the inputs tokens
@@ -174,18 +175,31 @@ class Pretrained(Speaks, Learns, Embeds, Adapts):
         (batch,), how many of the tokens count; they give scores (batch, vocabulary) of what follows
         the last of these. The tokenizer and the chat template are in the file, too.
 
+        What answers a text has a program `source` for it: from tokens (1, source) and counts (1,)
+        to `begin`, the tokens that its answer begins with, and to what the others have as further
+        inputs, with a row for each text.
+
         Args:
             batch: How many texts go side by side.
             capacity: How many tokens a text can get; all positions of the network if 0.
+            source: How many tokens a text that is answered can have.
+        Raises:
+            ValueError: A size is out of range, or the network writes what it hears.
         """
         longest = self.writer.config.longest
-        if not 0 <= capacity <= longest or chunk < 1 or batch < 1:
+        if not 0 <= capacity <= longest or min(chunk, batch, source) < 1:
             raise ValueError(
-                f"save_program: batch {batch}, capacity {capacity} and chunk {chunk}, wanted at "
-                f"least 1, and a capacity of at most {longest}"
+                f"save_program: batch {batch}, capacity {capacity}, chunk {chunk} and source "
+                f"{source}, wanted at least 1, and a capacity of at most {longest}"
             )
-        cached = Cached(self, self.config, batch, capacity or longest, chunk)
-        cached.save(path, self._language())
+        if self.family.kind == "speech":
+            raise ValueError("save_program: what writes what it hears is not saved as programs")
+        writer = self.writer
+        cached = Cached(writer.network, self.config, batch, capacity or longest, chunk)
+        if isinstance(writer, Answerer):
+            cached.save(path, self._language(), *writer.reader(source))
+        else:
+            cached.save(path, self._language())
 
     def _language(self) -> bytes:
         """What a file of programs says of text."""
