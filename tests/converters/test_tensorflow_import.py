@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import nnl as nn
 from nnl.cli.main import main
 from nnl.converters.formats import read_model
 from nnl.converters.tensorflow import interpreter
@@ -165,6 +166,92 @@ def test_neither_tensorflow_nor_onnx_is_needed(tmp_path: Path) -> None:
     code += f"print(read_model([{str(g.save(tmp_path / 'g.pb'))!r}])[0].network().outputs)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "'y'" in done.stdout, done.stderr
+
+
+def recurrent(rows: int | None) -> Graph:
+    """h = tanh(x_t + w h) for the rows of x, as Keras's layers have it."""
+    g, whole = Graph(), np.dtype(np.int32)
+    x = g.input("x", rows, 2)
+    most = g("StridedSlice", g("Shape", x), [0], [1], [1], shrink_axis_mask=1, T=whole)
+    args = ["count", "most", "time", "made", "h", "given", "w"]
+    going = g.function("going", args, {"r": "less:z:0"})
+    going("Less", "time", "most", name="less")
+    ends = ["next:z:0", "most", "later:z:0", "set:output_handle:0", "kept:output:0", "given", "w"]
+    body = g.function("body", args, {f"{a}_": end for a, end in zip(args, ends, strict=True)})
+    row = body("TensorListGetItem", "given", "time", [2], element_dtype=FLOAT, name="row")
+    h = body("Tanh", body("AddV2", row, body("Mul", "h", "w")), name="new")
+    body("TensorListSetItem", "made", "time", h, name="set")
+    body("Identity", "new", name="kept")
+    body("AddV2", "count", 1, name="next", T=whole)
+    body("AddV2", "time", 1, name="later", T=whole)
+    made = g("TensorListReserve", [2], most, element_dtype=FLOAT)
+    given = g("TensorListFromTensor", x, [2])
+    state = [0, most, 0, made, np.zeros(2), given, np.array([0.5, -0.25])]
+    g("While", *state, name="w", cond={"func": "going"}, body={"func": "body"})
+    g("TensorListStack", "w:3", [2], element_dtype=FLOAT, name="ys")
+    g("Mul", "w:4", g("Cast", "w:2", DstT=FLOAT), name="y")
+    return g
+
+
+def test_loops_over_rows_are_recorded_once(tmp_path: Path) -> None:
+    for rows, whiles in ((20, 1), (3, 0)):
+        x, h, hs = normal(rows, 2), np.zeros(2), []
+        for row in x:
+            h = np.tanh(row + h * [0.5, -0.25])
+            hs.append(h)
+        file = str(recurrent(rows).save(tmp_path / "g.pb"))
+        network = read_model([file])[0].between(None, ["ys", "y"]).network()
+        ys, y = network.run({"x": x}).values()
+        np.testing.assert_allclose(ys, hs, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(y, rows * h, rtol=1e-5, atol=1e-6)
+        nodes = [n.op.name for n in capture([v.edge for v in network.outputs.values()])]
+        assert nodes.count("while") == whiles
+        if whiles:
+            file = str(recurrent(None).save(tmp_path / "h.pb"))
+            path = str(tmp_path / "h.nnlp")
+            assert main(["convert", file, path, "--outputs", "ys"]) == 0
+            np.testing.assert_allclose(
+                nn.load_program(path).run(x=x)["ys"], hs, rtol=1e-5, atol=1e-6
+            )
+
+
+def test_loops_that_do_more_with_their_counters_are_unrolled(tmp_path: Path) -> None:
+    g = recurrent(20)
+    body = next(f for f in g.proto.library.function if f.signature.name == "body")
+    product = next(n for n in body.node_def if n.op == "Mul")
+    product.input[1] = "time"  # h * time, in place of h * w
+    x, h = normal(20, 2), np.zeros(2)
+    for t, row in enumerate(x):
+        h = np.tanh(row + h * t)
+    file = str(g.save(tmp_path / "g.pb"))
+    (y,) = read_model([file])[0].between(None, ["w:4"]).network().run({"x": x}).values()
+    np.testing.assert_allclose(y, h, rtol=1e-4, atol=1e-5)
+
+
+def test_random_numbers_and_diagonals(tmp_path: Path) -> None:
+    g = Graph()
+    drawn = g("RandomUniform", [2000], dtype=FLOAT)
+    g("AddV2", g.input("x", 2000), g("AddV2", drawn, g("RandomStandardNormal", [2000])), name="y")
+    network = read_model([str(g.save(tmp_path / "g.pb"))])[0].network()
+    zeros = np.zeros(2000, np.float32)
+    (a,), (b,) = (network.run({"x": zeros}).values() for _ in range(2))
+    assert abs(a.mean() - 0.5) < 0.15 and abs(a.var() - 13 / 12) < 0.2 and (a != b).all()
+    g = Graph()
+    g("MatrixDiagV3", g.input("x", 2, 3), 0, -1, -1, 0.0, name="y")
+    x = normal(2, 3)
+    np.testing.assert_array_equal(run(g, tmp_path, x=x), x[:, None] * np.eye(3, dtype=np.float32))
+    g = Graph()
+    g("MatrixDiagV3", g.input("x", 2, 3), 1, -1, -1, 0.0, name="y")
+    refused(g, tmp_path, r"y \(MatrixDiagV3\): gives another diagonal, other sizes")
+
+
+def test_operators_before_the_inputs_are_not_looked_at(tmp_path: Path) -> None:
+    g = Graph()
+    g("Qr", g.input("image", 2), name="a/qr")
+    g("PlaceholderWithDefault", "a/qr", dtype=FLOAT, shape=(2,), name="x")
+    g("Neg", "x", name="y")
+    network = read_model([str(g.save(tmp_path / "g.pb"))])[0].between(["x"], ["y"]).network()
+    np.testing.assert_array_equal(network.run({"x": np.ones(2)})["y"], [-1, -1])
 
 
 # ---- what is refused ----

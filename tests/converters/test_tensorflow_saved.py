@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
+import os
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import nnl as nn
 from nnl.cli.main import main
 from nnl.converters.formats import read_model
+from nnl.converters.runtimes import tensorflow as worker_module
 from nnl.converters.runtimes.tensorflow import TensorFlow, python_with_tensorflow
 from nnl.converters.tensorflow import checkpoint, table
 from nnl.converters.tensorflow.building import shape_proto
@@ -175,6 +180,49 @@ def test_variables_without_values_are_refused(tmp_path: Path) -> None:
         read_model([str(tmp_path / "f")])
 
 
+def with_states(path: Path) -> None:
+    """y = 2 s, once s = s + x and once n = n - x has been assigned, which nobody reads."""
+    g, text = Graph(), np.dtype(object)
+    s, n = (g("VarHandleOp", name=k, dtype=FLOAT, shape=(2,), shared_name=k) for k in "sn")
+    step = g.function("step", ["s", "n", "x"], {"r": "now:value:0"})
+    step("ReadVariableOp", "s", dtype=FLOAT, name="before")
+    step("AddV2", "before:value:0", "x", name="sum")
+    step("AssignVariableOp", "s", "sum:z:0", name="set")
+    step("AssignSubVariableOp", "n", "x", name="less")
+    step("ReadVariableOp", "s", "^set", dtype=FLOAT, name="now")
+    step.proto.control_ret["less"] = "less"
+    called = g("StatefulPartitionedCall", s, n, g.input("x", 2), f={"func": "step"})
+    g("Mul", called, 2.0, name="y")
+    file = g("Const", name="save/Const", value=np.array(b"model", object), dtype=text)
+    names = g("Const", value=np.array([b"s", b"n"], object), dtype=text)
+    found = g("RestoreV2", file, names, names, dtypes=[FLOAT, FLOAT])
+    done = [g("AssignVariableOp", s, found), g("AssignVariableOp", n, f"{found}:1")]
+    g("NoOp", *[f"^{d}" for d in done], name="save/restore_all")
+    meta = messages()["MetaGraphDef"](graph_def=g.proto)
+    meta.saver_def.filename_tensor_name = "save/Const:0"
+    meta.saver_def.restore_op_name = "save/restore_all"
+    path.write_bytes(meta.SerializeToString())
+
+
+def test_variables_that_are_assigned_are_kept_from_run_to_run(tmp_path: Path) -> None:
+    with_states(tmp_path / "a.meta")
+    s, n, x = normal(2), normal(2), normal(2)
+    checkpoint.save(tmp_path / "a", {"s": s, "n": n})
+    network = read_model([str(tmp_path / "a.meta")])[0].between(None, ["y"]).network()
+    for _ in range(2):
+        for turn in (1, 2, 3):
+            (y,) = network.run({"x": x}).values()
+            np.testing.assert_allclose(y, 2 * (s + turn * x), rtol=1e-5, atol=1e-6)
+            kept = network.variables["states/n"].d
+            np.testing.assert_allclose(kept, n - turn * x, rtol=1e-5, atol=1e-6)
+        network.reset()
+    file, path = str(tmp_path / "a.meta"), str(tmp_path / "a.nnlp")
+    assert main(["convert", file, path, "--outputs", "y"]) == 0
+    program = nn.load_program(path)
+    for turn in (1, 2):
+        np.testing.assert_allclose(program.run(x=x)["y"], 2 * (s + turn * x), rtol=1e-5, atol=1e-6)
+
+
 # ---- whole models ----
 
 WAYS = {"out.meta": writer.save_meta, "out": writer.save_folder}
@@ -207,6 +255,15 @@ def test_networks_run_in_tensorflow(name: str, way: str, tmp_path: Path) -> None
         process.close()
     (want,) = values(network)
     assert np.abs(got.reshape(-1) - want).max() <= 1e-5 * np.abs(want).max()
+
+
+def test_the_worker_takes_the_tensorflow_that_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "tensorflow.py").write_text("class errors: OpError = ValueError")
+    worker = Path(worker_module.__file__).with_name("tensorflow_worker.py")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, str(worker)]
+    done = subprocess.run(command, input="", env=environment, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_command_writes_all_forms(tmp_path: Path, capsys: Any) -> None:

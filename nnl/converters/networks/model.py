@@ -365,7 +365,11 @@ class ForeignModel(Built):
         self._sizes = self.open_sizes().closed(shapes, self.where)
 
     def sized(self, sizes: Mapping[str, int]) -> Network:
-        return self._network(self.open_sizes().shapes(sizes))
+        self._model.open = True
+        try:
+            return self._network(self.open_sizes().shapes(sizes))
+        finally:
+            self._model.open = False
 
     def _infos(self) -> dict[str, Any]:
         infos = {v.name: v for v in self._model.infos}
@@ -394,7 +398,11 @@ class ForeignModel(Built):
         for name, y in outputs.items():
             if not isinstance(y, Variable):
                 raise ValueError(f"{self.where}: the output {name!r} does not depend on the inputs")
-        return Network(self.name(), inputs, outputs, scope, words=self._words(outputs))
+        states, words = self._states(), self._words(outputs)
+        return Network(self.name(), inputs, outputs, scope, states=states, words=words)
+
+    def _states(self) -> dict[str, Any]:
+        return {}
 
     def _words(self, outputs: Mapping[str, Variable]) -> Words:
         return Words()
@@ -412,13 +420,6 @@ class OnnxFile(ForeignModel):
         if trips < 1:
             raise ValueError(f"--max-trips is {trips}, wanted at least 1")
         self._model.max_trips = trips
-
-    def sized(self, sizes: Mapping[str, int]) -> Network:
-        self._model.open = True
-        try:
-            return super().sized(sizes)
-        finally:
-            self._model.open = False
 
     def _network(self, shapes: Mapping[str, Sequence[int]]) -> Network:
         self._model.bounded = self.bounded
@@ -440,6 +441,9 @@ class OnnxFile(ForeignModel):
 
 class TensorFlowGraph(ForeignModel):
     """A graph of TensorFlow."""
+
+    def _states(self) -> dict[str, Any]:
+        return dict(self._model.states)
 
     def between(self, inputs: Sequence[str] | None, outputs: Sequence[str] | None) -> Model:
         return TensorFlowGraph(self._model.between(inputs, outputs), self.where)

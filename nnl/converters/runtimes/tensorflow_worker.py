@@ -51,6 +51,7 @@ def main() -> None:
     """Answer requests until there are no more."""
     os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # its sums have another order
+    sys.path.pop(0)  # this folder, whose tensorflow.py is another one
     import tensorflow as tf
 
     errors = tf.errors.OpError, ValueError, TypeError, KeyError

@@ -88,8 +88,11 @@ class Graph:
                 if name not in self.nodes:
                     raise TensorFlowError(f"{node.label} reads {name!r}, which there is not")
 
-    def reached(self, names: Iterable[str], stop: Mapping[Any, Any]) -> Iterator[Node]:
-        """The nodes that others need, without what is behind the edges `stop`."""
+    def reached(
+        self, names: Iterable[str], stop: Mapping[Any, Any], controls: bool = False
+    ) -> Iterator[Node]:
+        """The nodes that others need, without what is behind the edges `stop`; with controls also
+        those that must run before them."""
         todo, seen = list(names), set()
         while todo:
             name = todo.pop()
@@ -99,6 +102,7 @@ class Graph:
             node = self.nodes[name]
             yield node
             todo += [edge[0] for edge in node.inputs if edge not in stop]
+            todo += node.controls * controls
 
 
 def edge_of(text: str) -> Edge:

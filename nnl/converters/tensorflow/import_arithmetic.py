@@ -435,3 +435,21 @@ def linspace(ctx: Any, node: Any, start: Any, stop: Any, count: Any) -> Any:
     if not 0 < n < 2**24:
         raise TensorFlowError(f"wants {n} numbers")
     return np.linspace(array(start), array(stop), n, dtype=dtype_of(start))
+
+
+@tf_import("MatrixDiag", "MatrixDiagV2", "MatrixDiagV3")
+def matrix_diag(ctx: Any, node: Any, x: Any, *form: Any) -> Any:
+    """Matrices with x on the diagonal and another value elsewhere."""
+    *where, rows, columns, fill = form or (np.int32(0), np.int32(-1), np.int32(-1), np.float32(0))
+    n = shape_of(x)[-1]
+    square = all(int(scalar(v, what="a size")) in (-1, n) for v in (rows, columns))
+    if ints(where[0]) not in ((0,), (0, 0)) or not square or scalar(fill):
+        raise Unsupported("gives another diagonal, other sizes or another value elsewhere")
+    return tagged(F.matrix_diag(var(x)), dtype_of(x))
+
+
+@tf_import("RandomUniform", "RandomStandardNormal")
+def random(ctx: Any, node: Any, shape: Any) -> Any:
+    """Other numbers in each run, from nnl's stream."""
+    draw = F.rand if node.op == "RandomUniform" else F.randn
+    return ctx.typed(draw(shape=ints(shape, "the shape")), node.attr("dtype", 1))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from nnl.converters.onnx.importing.control import stacked
 from nnl.converters.onnx.importing.shape import joined, part
 from nnl.converters.onnx.values.values import ints, reshape, scalar, shape_of
-from nnl.converters.tensorflow.interpreter import DEAD, Unsupported, tf_import
+from nnl.converters.tensorflow.interpreter import DEAD, HANDLERS, Unsupported, tf_import
 from nnl.converters.tensorflow.messages import TensorFlowError
 from nnl.converters.tensorflow.tensors import dtype_of_code, sizes_of
 
@@ -49,7 +50,7 @@ def leave(ctx: Any, node: Any) -> Any:
 # ---- version 2 ----
 
 
-def _function(node: Any, name: str) -> str:
+def function_of(node: Any, name: str) -> str:
     found = node.attr(name)
     if found is None or not hasattr(found, "name"):
         raise TensorFlowError(f"has no function {name!r}")
@@ -59,14 +60,14 @@ def _function(node: Any, name: str) -> str:
 @tf_import("PartitionedCall", "StatefulPartitionedCall")
 def call(ctx: Any, node: Any, *xs: Any) -> Any:
     """The results of a function."""
-    return ctx.call(_function(node, "f"), xs)
+    return ctx.call(function_of(node, "f"), xs)
 
 
 @tf_import("If", "StatelessIf")
 def if_(ctx: Any, node: Any, condition: Any, *xs: Any) -> Any:
     """The results of one of two functions."""
     chosen = ctx.decided(condition, "the condition")
-    return ctx.call(_function(node, "then_branch" if chosen else "else_branch"), xs)
+    return ctx.call(function_of(node, "then_branch" if chosen else "else_branch"), xs)
 
 
 @tf_import("Case", "StatelessCase")
@@ -79,22 +80,32 @@ def case(ctx: Any, node: Any, index: Any, *xs: Any) -> Any:
     return ctx.call(branches[at if 0 <= at < len(branches) else -1].name, xs)
 
 
-@tf_import("While", "StatelessWhile")
-def while_(ctx: Any, node: Any, *xs: Any) -> Any:
-    """A function again and again, as long as another says so."""
-    condition, body = _function(node, "cond"), _function(node, "body")
-    state = list(xs)
-    while True:
-        going = ctx.call(condition, state)
-        if len(going) != 1 or not ctx.decided(going[0], "the condition of a loop"):
-            return state
-        ctx.steps += 1
-        state = ctx.call(body, state)
-        if len(state) != len(xs):
-            raise TensorFlowError(f"its body gives {len(state)} values, wanted {len(xs)}")
+# ---- arrays of tensors: tuples, which the flow of version 1 carries, or one array ----
 
 
-# ---- arrays of tensors: tuples, which the flow of version 1 carries ----
+class Elements:
+    """The parts of an array along its first axis, taken apart when somebody asks for one."""
+
+    def __init__(self, whole: Any) -> None:
+        sizes = shape_of(whole)
+        if not sizes or sizes[0] > MAX_LENGTH:
+            raise TensorFlowError(f"takes {sizes} apart")
+        self.whole = whole
+
+    def __len__(self) -> int:
+        return shape_of(self.whole)[0]
+
+    @cached_property
+    def parts(self) -> tuple[Any, ...]:
+        """All of them."""
+        return _parts(self.whole)
+
+
+def _tuple(items: Any) -> tuple[Any, ...]:
+    items = items.parts if isinstance(items, Elements) else items
+    if not isinstance(items, tuple):
+        raise TensorFlowError("is given no array of tensors")
+    return items
 
 
 def _length(value: Any) -> int:
@@ -106,21 +117,20 @@ def _length(value: Any) -> int:
 
 def _at(items: Any, index: Any, most: int) -> int:
     i = int(scalar(index, what="the index"))
-    if not isinstance(items, tuple) or not 0 <= i < most:
+    if not 0 <= i < most:
         raise TensorFlowError(f"has no element {i}")
     return i
 
 
 def _written(items: Any, index: Any, value: Any) -> tuple[Any, ...]:
-    i = _at(items, index, MAX_LENGTH)
+    i, items = _at(items, index, MAX_LENGTH), _tuple(items)
     whole = (*items, *[None] * (i + 1 - len(items)))
     return (*whole[:i], value, *whole[i + 1 :])
 
 
 def _values(node: Any, items: Any) -> list[Any]:
     """All elements; what nothing was written to is zeros like the others."""
-    if not isinstance(items, tuple):
-        raise TensorFlowError("is given no array of tensors")
+    items = _tuple(items)
     some = next((v for v in items if v is not None), None)
     if some is None:
         shape = sizes_of(node.attr("element_shape")) if node.attr("element_shape") else None
@@ -148,13 +158,11 @@ def list_empty(ctx: Any, node: Any, shape: Any, most: Any) -> Any:
 @tf_import("TensorListFromTensor")
 def list_from(ctx: Any, node: Any, x: Any, shape: Any) -> Any:
     """The parts of x along its first axis."""
-    return [_parts(x)]
+    return [Elements(x)]
 
 
 def _parts(x: Any) -> tuple[Any, ...]:
     sizes = shape_of(x)
-    if not sizes or sizes[0] > MAX_LENGTH:
-        raise TensorFlowError(f"takes {sizes} apart")
     return tuple(reshape(part(x, 0, i, i + 1), sizes[1:]) for i in range(sizes[0]))
 
 
@@ -173,7 +181,7 @@ def list_set(ctx: Any, node: Any, items: Any, index: Any, value: Any) -> Any:
 @tf_import("TensorListPushBack")
 def list_push(ctx: Any, node: Any, items: Any, value: Any) -> Any:
     """The array with one element more."""
-    return [(*items, value)]
+    return [(*_tuple(items), value)]
 
 
 @tf_import("TensorListLength")
@@ -185,7 +193,7 @@ def list_length(ctx: Any, node: Any, items: Any) -> Any:
 @tf_import("TensorListStack")
 def list_stack(ctx: Any, node: Any, items: Any, shape: Any) -> Any:
     """All elements along a new first axis."""
-    return stacked(_values(node, items), 0)
+    return items.whole if isinstance(items, Elements) else stacked(_values(node, items), 0)
 
 
 @tf_import("TensorArrayV3")
@@ -209,7 +217,7 @@ def array_write(ctx: Any, node: Any, handle: Any, index: Any, value: Any, items:
 @tf_import("TensorArrayScatterV3")
 def array_scatter(ctx: Any, node: Any, handle: Any, index: Any, x: Any, items: Any) -> Any:
     """The array with parts of x as elements."""
-    for i, value in zip(ints(index, "the indices"), _parts(x), strict=True):
+    for i, value in zip(ints(index, "the indices"), Elements(x).parts, strict=True):
         items = _written(items, np.array(i), value)
     return [items]
 
@@ -258,7 +266,7 @@ def read_variable(ctx: Any, node: Any, handle: Any) -> Any:
     name = _name(handle)
     if name not in ctx.state:
         raise Unsupported(f"reads the variable {name!r}, whose value is not in the files")
-    return ctx.state[name]
+    return ctx.read(name)
 
 
 @tf_import("AssignVariableOp", "Assign")
@@ -266,8 +274,17 @@ def assign(ctx: Any, node: Any, handle: Any, value: Any) -> Any:
     """Give a variable a value."""
     name = _name(handle)
     if name is not None:
-        ctx.state[name] = value
+        ctx.assign(name, value)
     return [value]
+
+
+@tf_import("AssignAddVariableOp", "AssignSubVariableOp")
+def assign_sum(ctx: Any, node: Any, handle: Any, value: Any) -> Any:
+    """Add to a variable, or subtract from it."""
+    name = _name(handle)
+    change = HANDLERS["Sub" if "Sub" in node.op else "AddV2"]
+    ctx.assign(name, change(ctx, node, read_variable(ctx, node, handle), value))
+    return []
 
 
 @tf_import("RestoreV2", "Restore")

@@ -4,19 +4,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from nnl.converters.onnx.values.values import is_var, tagged
 from nnl.converters.tensorflow import import_arithmetic as _a  # noqa: F401  registers importers
 from nnl.converters.tensorflow import import_control as _c  # noqa: F401
 from nnl.converters.tensorflow import import_image as _i  # noqa: F401
+from nnl.converters.tensorflow import import_loops as _l  # noqa: F401
 from nnl.converters.tensorflow import import_shape as _s  # noqa: F401
 from nnl.converters.tensorflow.graph import Edge, Graph, Library, Node, edge_of, graph_of
 from nnl.converters.tensorflow.interpreter import HANDLERS, Interpreter, Scope, Unsupported
 from nnl.converters.tensorflow.messages import TensorFlowError, parse
 from nnl.converters.tensorflow.tensors import RESOURCE, dtype_of_code, sizes_of
+from nnl.core.parameters.parameter import parameter_scope
 
 _INPUTS = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
 _ENDS = ("NoOp", "Assert", "Const", "Print", "PrintV2", *_INPUTS)  # read by nobody, no outputs
@@ -45,10 +49,9 @@ class TensorFlowModel:
         state: Values of variables.
         where: The file, for messages.
     Attributes:
-        infos: What it is given.
         inputs, outputs: Names, in order.
-    Raises:
-        Unsupported: There are operators that cannot be imported; all of them are named.
+        open: Whether sizes are open: what they decide is not unrolled.
+        states: After a call, what those parameters begin with that a run leaves for the next one.
     """
 
     def __init__(
@@ -65,8 +68,19 @@ class TensorFlowModel:
         self._ins, self._outs = dict(ends[0]), dict(ends[1])
         self.name = "network"
         self.inputs, self.outputs = list(self._ins), list(self._outs)
-        self.infos = [self._info(name, edge) for name, edge in self._ins.items()]
+        self.states: dict[str, Any] = {}
+        self.open = False
+        self._assigns = self._is_assigning()
+
+    @cached_property
+    def infos(self) -> list[Input]:
+        """What it is given.
+
+        Raises:
+            Unsupported: There are operators that cannot be imported; all of them are named.
+        """
         self._check_operators()
+        return [self._info(name, edge) for name, edge in self._ins.items()]
 
     def _info(self, name: str, edge: Edge) -> Input:
         node = self.graph.nodes[edge[0]]
@@ -109,7 +123,25 @@ class TensorFlowModel:
         """The output, or a tuple of outputs, for Variables by the names of the inputs."""
         if not self.outputs:
             raise TensorFlowError(f"{self.where}: it has no outputs: name them with --outputs")
+        ctx = self._interpreter()
+        if not self._assigns:
+            return self._run(given, ctx)
+        with parameter_scope("", OrderedDict()):  # what is made only to see what is assigned
+            self._run(given, ctx)
+        kept = self._interpreter()
+        kept.kept = ctx.assigned & self.state.keys()
+        outs = self._run(given, kept)
+        first, *more = outs if isinstance(outs, tuple) else (outs,)
+        first = kept.keep(first) if is_var(first) else first
+        self.states = {f"states/{name}": self.state[name] for name in kept.leaves}
+        return (first, *more) if more else first
+
+    def _interpreter(self) -> Interpreter:
         ctx = Interpreter(self.library, dict(self.state), self.files)
+        ctx.following, ctx.open = self._assigns, self.open
+        return ctx
+
+    def _run(self, given: Mapping[str, Any], ctx: Interpreter) -> Any:
         scope = Scope(self.graph)
         by_edge = {}
         for info in self.infos:
@@ -130,24 +162,34 @@ class TensorFlowModel:
             raise type(error)(f"{self.where}: {error}") from error.__cause__
         return outs[0] if len(outs) == 1 else tuple(outs)
 
-    def _check_operators(self) -> None:
-        missing: dict[str, str] = {}
+    def _reached(self, effects: bool) -> Iterator[tuple[str, Node]]:
+        """The nodes that outputs need, of functions too, each with the name of its function; with
+        effects also those that run though nobody reads them."""
         stop = {edge: True for edge in self._ins.values()}
         names = [name for name, _ in self._outs.values()]
         todo = [("", self.graph, names)]
         seen: set[str] = set()
         while todo:
             prefix, graph, names = todo.pop()
-            for node in graph.reached(names, stop if not prefix else {}):
+            for node in graph.reached(names, stop if not prefix else {}, effects):
                 if (node.name, 0) in stop and not prefix:
                     continue
-                if node.op not in HANDLERS and node.op not in self.library and node.op != "_Arg":
-                    missing.setdefault(f"{node.op} ({prefix}{node.name})", node.op)
+                yield prefix, node
                 for name in _called(node):
                     if name in self.library and name not in seen:
                         seen.add(name)
                         inner = self.library.graph(name)
-                        todo.append((f"{name}: ", inner, [n for n, _ in inner.results]))
+                        ends = [n for n, _ in inner.results] + inner.effects * effects
+                        todo.append((f"{name}: ", inner, ends))
+
+    def _is_assigning(self) -> bool:
+        return any(node.op.startswith("Assign") for _, node in self._reached(effects=True))
+
+    def _check_operators(self) -> None:
+        missing: dict[str, str] = {}
+        for prefix, node in self._reached(self._assigns):
+            if node.op not in HANDLERS and node.op not in self.library and node.op != "_Arg":
+                missing.setdefault(f"{node.op} ({prefix}{node.name})", node.op)
         if missing:
             listed = ", ".join(sorted(missing))
             raise Unsupported(f"{self.where}: operators without an importer: {listed}")
@@ -168,7 +210,6 @@ def load(path: str | os.PathLike[str]) -> TensorFlowModel:
 
     Raises:
         TensorFlowError: The file is damaged, or no such graph.
-        Unsupported: It has operators that cannot be imported; all of them are named.
     """
     where = os.fspath(path)
     with open(path, "rb") as file:

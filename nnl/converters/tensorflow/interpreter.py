@@ -13,19 +13,29 @@ from typing import Any
 import numpy as np
 
 from nnl.converters.onnx.file.errors import DAMAGE
-from nnl.converters.onnx.values.values import array, is_var, known, scalar, tagged
+from nnl.converters.onnx.values.values import array, is_var, known, scalar, tagged, var
 from nnl.converters.tensorflow.axes import Axes
 from nnl.converters.tensorflow.graph import Edge, Graph, Library, Node
 from nnl.converters.tensorflow.messages import TensorFlowError
 from nnl.converters.tensorflow.tensors import dtype_of_code
 from nnl.core.graph.variable import Variable
 from nnl.core.interpreters.interpreter import EAGER
-from nnl.core.parameters.parameter import get_parameter_or_create
+from nnl.core.ops.op import OPS
+from nnl.core.parameters.parameter import get_parameter_or_create, set_parameter
 from nnl.core.settings.context import using
 
 MAX_DEPTH = 48  # of functions inside each other
 MAX_STEPS = 2 * 10**5  # nodes, of all functions and turns of loops; more would never end
 DEAD = type("Dead", (), {"__repr__": lambda self: "nothing"})()  # what a switch does not give
+
+
+class ByTurn:
+    """What is another thing in each turn of a loop that is recorded once."""
+
+    def step(self, op: str, values: Sequence[Any]) -> Any:
+        """What an operator gives of it."""
+        raise NotImplementedError
+
 
 Handler = Callable[..., Any]
 HANDLERS: dict[str, Handler] = {}
@@ -78,6 +88,9 @@ class Scope:
         return found[edge[1]]
 
 
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+# Their values are not among their inputs.
+_READS = ("Exit", "Placeholder", "ReadVariableOp", "RandomUniform", "RandomStandardNormal")
 # Places in a table, which sizes may decide: a function, not one more table.
 _LOOKUPS = ("Gather", "GatherV2", "ResourceGather")
 
@@ -95,6 +108,8 @@ class Interpreter:
         axes: What is held with other axes.
         state: Values of variables by what names them.
         files: Reads a tensor of a checkpoint by name, None where there is none.
+        assigned: Names of the variables that were given a value.
+        kept: Names of those that keep it for the next run; leaves: what holds them between runs.
     """
 
     def __init__(
@@ -106,9 +121,13 @@ class Interpreter:
         self.library, self.axes, self.files = library, Axes(), files
         self.state = {} if state is None else state
         self.depth = self.steps = 0
+        self.open = False  # whether sizes are open
         self.parameters: dict[str, tuple[Any, Variable]] = {}
         self.scaled: dict[Any, tuple[Any, Any, Any]] = {}  # products by key: they, and of what
         self.frames: dict[tuple[int, str], Any] = {}  # loops of version 1, by graph and name
+        self.assigned: set[str] = set()
+        self.kept: set[str] = set()
+        self.leaves: dict[str, Variable] = {}
         self.following = False  # nodes that must run before others, too
         self.scope = Scope(Graph({}))
 
@@ -191,8 +210,11 @@ class Interpreter:
             if node.op in self.library:
                 return self.call(node.op, values)
             raise Unsupported(f"there is no importer for the operator {node.op}")
+        of_turn = next((v for v in values if isinstance(v, ByTurn)), None)
+        if of_turn is not None and node.op not in _CALLS:
+            return [of_turn.step(node.op, values)]
         looked_up = node.op in _LOOKUPS and is_table(values[0])
-        if any(map(_depends, values)) or looked_up or node.op in ("Exit", "Placeholder"):
+        if any(map(_depends, values)) or looked_up or node.op in _READS:
             ys = handler(self, node, *values)
             return list(ys) if isinstance(ys, (list, tuple)) else [ys]
         with using(interpreter=EAGER, no_grad=True):
@@ -215,6 +237,31 @@ class Interpreter:
             made = get_parameter_or_create(key, kept.shape, lambda shape: kept, need_grad=need_grad)
             self.parameters[key] = node, made
         return tagged(self.parameters[key][1], value.dtype)
+
+    def read(self, name: str) -> Any:
+        """The value of a variable."""
+        value = self.state[name]
+        if name in self.kept and name not in self.leaves:
+            if value.dtype.kind != "f":
+                raise Unsupported(f"assigns the variable {name!r} of {value.dtype}")
+            leaf = Variable.from_numpy_array(value.astype(np.float32))
+            set_parameter(f"states/{name}", leaf)
+            self.state[name] = self.leaves[name] = leaf
+        return self.state[name]
+
+    def assign(self, name: str, value: Any) -> None:
+        """Let a variable be something from here on."""
+        self.assigned.add(name)
+        self.state[name] = value
+
+    def keep(self, y: Variable) -> Variable:
+        """An output, after which the variables that a run has assigned are kept for the next."""
+        done = [
+            OPS["store"](leaf, var(self.state[name]))
+            for name, leaf in self.leaves.items()
+            if self.state[name] is not leaf
+        ]
+        return OPS["keep_states"](y, *done) if done else y
 
     def typed(self, y: Any, code: int | None) -> Any:
         """A value as a type of TensorFlow, if it is one."""
@@ -314,7 +361,7 @@ def _frame(graph: Graph, frame: str) -> tuple[set[str], list[Node], list[Node]]:
 def _depends(x: Any) -> bool:
     if isinstance(x, tuple):  # an array of tensors
         return any(map(_depends, x))
-    return is_var(x)
+    return is_var(getattr(x, "whole", x))
 
 
 def _reason(error: BaseException) -> str:

@@ -28,7 +28,6 @@ def load_meta(path: str | os.PathLike[str]) -> TensorFlowModel:
 
     Raises:
         TensorFlowError: A file is missing or damaged.
-        Unsupported: There are operators that cannot be imported; all of them are named.
     """
     where = os.fspath(path)
     prefix = where.removesuffix(".meta")
@@ -42,7 +41,6 @@ def load_folder(path: str | os.PathLike[str]) -> TensorFlowModel:
 
     Raises:
         TensorFlowError: A file is missing or damaged.
-        Unsupported: There are operators that cannot be imported; all of them are named.
     """
     where = os.fspath(path)
     if not os.path.isfile(os.path.join(where, "saved_model.pb")):

@@ -316,7 +316,7 @@ def counted_trips(
 def loop_over_rows(ctx: Any, node: Any, trips: int, state: Sequence[Any]) -> list[Any]:
     """A Loop whose number of trips follows from open sizes, recorded once."""
     going = np.array(True)
-    return _over_rows(
+    return over_rows(
         lambda values, row: ctx.run_inside(node.body, [row[0], going, *values])[1:],
         state,
         [np.arange(trips)],
@@ -332,7 +332,7 @@ def scan_rows(
         rank = len(shape_of(v))
         row = transpose(v, [axis, *[i for i in range(rank) if i != axis]])
         rows.append(flipped(row) if back else row)
-    found = _over_rows(lambda s, r: ctx.run_inside(body, [*s, *r]), state, rows)
+    found = over_rows(lambda s, r: ctx.run_inside(body, [*s, *r]), state, rows)
     n = len(state)
     for i, (axis, back) in enumerate(zip(to, to_back, strict=True), n):
         y = flipped(found[i]) if back else found[i]
@@ -348,7 +348,7 @@ def flipped(x: Any) -> Any:
     return tagged(F.flip(var(x), (0,)), dtype_of(x))
 
 
-def _over_rows(once: Any, state: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
+def over_rows(once: Any, state: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
     """once(values, rows), which gives new values and rows of results, for all rows of arrays."""
     kinds, carried = [dtype_of(a) for a in arrays], _Carried(state)
     n = len(carried.values)
