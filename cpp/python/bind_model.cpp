@@ -104,6 +104,9 @@ void bind_model(nb::module_& m) {
            nb::arg("program") = "")
       .def(nb::init<const std::string&, const std::string&>(), nb::arg("path"),
            nb::arg("program") = "")
+      .def("__init__",
+           [](Model* self, const std::string& path, const std::string& program,
+              const std::string& context) { new (self) Model(path, {context.c_str()}, program); })
       .def("run", &run)
       .def("give", &give)
       .def("execute", &Model::run, nb::call_guard<nb::gil_scoped_release>())

@@ -12,6 +12,7 @@
 #include "nnl/packing.h"
 #include "nnl/plan.h"
 #include "nnl/threads.h"
+#include "opencl/space.h"
 #include "set_up.h"
 
 namespace nnl {
@@ -31,7 +32,8 @@ class Copy : public Kernel {
 
 class Lowering {
  public:
-  Lowering(const ProgramData& program, bool prepare) : program_(program) {
+  Lowering(const ProgramData& program, bool prepare, opencl::Space* device)
+      : program_(program), device_(device) {
     done.values = program.values;
     for (ProgramValue& v : done.values)  // of open sizes that make a picture one pixel
       if (v.spec.layout == Layout::channels_last &&
@@ -77,6 +79,7 @@ class Lowering {
   void add(const ProgramStep& step) {
     if (step.view && step.writes.empty()) return;  // its memory is that of its input
     if (!step.programs.empty()) return add_control(step);
+    if (device_ && add_on_device(step)) return;
     if (add_packed(step, step.in, step.out)) return;
     if (auto kernel = kernel_of(step, step.in, step.out))
       return call(step.label, std::move(kernel), step.in, step.out, &step);
@@ -89,6 +92,21 @@ class Lowering {
     for (const ProgramStep& part : step.parts) add_plain(part, plain);
     for (int o : step.out)
       if (const auto made = plain.find(o); made != plain.end()) change_order(made->second, o);
+  }
+
+  bool add_on_device(const ProgramStep& step) {
+    const auto roots = [this](std::vector<int> values) {
+      for (int& i : values) i = value(i).root;
+      return values;
+    };
+    try {
+      auto kernel = device_->kernel(at_, roots(step.in), roots(step.out));
+      if (!kernel) return false;
+      call(step.label, std::move(kernel), step.in, step.out, &step);
+    } catch (const ValueError& e) {
+      throw ValueError(step.label + ": " + e.what());
+    }
+    return done.calls.back().on_device = true;
   }
 
   void add_control(const ProgramStep& step) {
@@ -316,6 +334,7 @@ class Lowering {
   }
 
   const ProgramData& program_;
+  opencl::Space* device_;
   size_t at_ = 0;  // the step that calls are for
   bool packs_, cut_ = false;
   std::set<int> written_;        // roots
@@ -326,11 +345,11 @@ class Lowering {
 
 }  // namespace
 
-Lowered lower(const ProgramData& program, bool prepare) {
+Lowered lower(const ProgramData& program, bool prepare, opencl::Space* device) {
   check(program);
   const ThreadScope scope;
   SetUp set_up;
-  Lowered done = std::move(Lowering(program, prepare).done);
+  Lowered done = std::move(Lowering(program, prepare, device).done);
   set_up.finish();
   return done;
 }

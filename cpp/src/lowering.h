@@ -10,6 +10,10 @@
 
 namespace nnl {
 
+namespace opencl {
+class Space;
+}
+
 // A kernel over values; `step` is the number of the step of the program that it does, or a part of.
 struct Call {
   std::string label;
@@ -19,6 +23,7 @@ struct Call {
   bool once = false;                // runs only when what is given has changed: it packs weights
   const ProgramStep* of = nullptr;  // the step or the part of one that it does, if it is one
   std::string layout;               // the order of the weights that it packs
+  bool on_device = false;           // it reads and writes what is there
 };
 
 struct Lowered {
@@ -31,9 +36,10 @@ struct Lowered {
 };
 
 // Steps become kernels, fused ones that no kernel takes the steps they were made from.
-// Args: prepare: whether weights that no run changes are packed once.
+// Args: prepare: whether weights that no run changes are packed once. device: asked first for the
+//   kernels of each step; null: all run on the host.
 // ValueError: a step has no kernel; the text names it.
-Lowered lower(const ProgramData& program, bool prepare);
+Lowered lower(const ProgramData& program, bool prepare, opencl::Space* device = nullptr);
 
 // The kernel that changes the order ("to_layout") or the type ("cast") of an array.
 std::unique_ptr<Kernel> conversion(const char* op, const Spec& in, const Spec& out);

@@ -171,8 +171,15 @@ void ModelFile::load_parameters(const std::string& path) {
 
 Model::Model(const std::string& path, const std::string& program)
     : Model(ModelFile(path), program) {}
-Model::Model(const ModelFile& file, const std::string& program)
-    : state_(std::make_unique<ModelRunners>(file, program)) {}
+Model::Model(const ModelFile& file, const std::string& program) : Model(file, {"cpu"}, program) {}
+Model::Model(const std::string& path, Context context, const std::string& program)
+    : Model(ModelFile(path), context, program) {}
+Model::Model(const ModelFile& file, Context context, const std::string& program) {
+  if (context.size() != 1)
+    throw ValueError("Model: the context has " + std::to_string(context.size()) +
+                     " names, wanted one, such as {\"opencl\"}");
+  state_ = std::make_unique<ModelRunners>(file, program, *context.begin());
+}
 Model::~Model() = default;
 Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;

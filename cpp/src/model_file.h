@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the models of one file share.
 #pragma once
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
@@ -39,6 +40,12 @@ struct ModelFile::State {
     const auto found = arrays.by_name.find(name);
     if (found == arrays.by_name.end()) throw ValueError("there is no tensor '" + name + "'");
     return found->second;
+  }
+
+  // The name of one of its programs.
+  const std::string& name_of(const ProgramData& program) const {
+    const auto is = [&](const auto& one) { return &one.second == &program; };
+    return std::find_if(file.programs().begin(), file.programs().end(), is)->first;
   }
 
   ProgramFile file;

@@ -43,13 +43,14 @@ std::vector<OpenAxis> axes_of(const ProgramData& program, const ProgramValue& v)
 const std::string one_thread =
     "a Model has one thread at a time, make one for each of the same ModelFile";
 
-ModelRunners::ModelRunners(ModelFile of, const std::string& wanted)
+ModelRunners::ModelRunners(ModelFile of, const std::string& wanted, const std::string& device)
     : file(std::move(of)), program(file.state_->program(wanted)), shared_(*file.state_) {
   const std::unique_lock<std::shared_mutex> alone(shared_.arrays.mutex);
   try {
     std::vector<int64_t> examples;
     for (const OpenSize& dim : program.dims) examples.push_back(dim.example);
     if (!examples.empty()) moving_ = example_of(program);
+    take_device(device);
     check(program);  // before anything is as large as it says
     take_given();
     fitted_.push_back(made(examples));
@@ -73,6 +74,25 @@ ModelRunners::ModelRunners(ModelFile of, const std::string& wanted)
     for (Tensor& end : *ends)
       if (std::count(program.texts.begin(), program.texts.end(), end.name()))
         end.words_ = &program.words;
+}
+
+void ModelRunners::take_device(const std::string& name) {
+  if (name.empty() || name == "cpu") return;
+  const std::string kind = name.substr(0, name.find(':')), number = name.substr(kind.size());
+  const bool counted = number.size() > 1 && number.size() < 6 &&
+                       number.find_first_not_of("0123456789", 1) == std::string::npos;
+  if (kind != "opencl" || !(number.empty() || counted))
+    throw ValueError("there is no context '" + name + "', wanted 'cpu', 'opencl' or 'opencl:1'");
+  device_ = &opencl::Device::of(number.empty() ? 0 : std::stoul(number.substr(1)));
+  if (!file.state_->file.kernels().empty())
+    stored_ = opencl::stored_kernels(file.state_->file.kernels());
+  const auto found = stored_.programs.find(file.state_->name_of(program));
+  if (found == stored_.programs.end())
+    throw ValueError(
+        "has no kernels for OpenCL: build and save it in the context 'opencl', and "
+        "with sizes that are not open");
+  if (found->second.size() != program.steps.size())
+    throw ValueError("damaged: its kernels are for other steps");
 }
 
 // Inputs get memory of their own; arrays of the file are in the form that the program reads.
@@ -212,7 +232,12 @@ ModelRunners::Fitted ModelRunners::made(std::vector<int64_t> sizes) {
   const ProgramData& at_sizes = sizes.empty() ? program : moving_;
   const auto given = [this](int i) { return given_[static_cast<size_t>(i)]; };
   Fitted fitted;
-  fitted.runner = std::make_unique<Runner>(at_sizes, given, true, false);
+  std::shared_ptr<opencl::Space> space;
+  if (device_) {
+    const auto& steps = stored_.programs.at(file.state_->name_of(program));
+    space = std::make_shared<opencl::Space>(*device_, stored_, steps);
+  }
+  fitted.runner = std::make_unique<Runner>(at_sizes, given, true, false, std::move(space));
   fitted.sizes = std::move(sizes);
   return fitted;
 }
@@ -296,6 +321,7 @@ void ModelRunners::refresh(Fitted& fitted) {
     fitted.runner->prepare(i);
     fitted.prepared[i]->version = newest;
   }
+  fitted.runner->upload();
   fitted.seen = shared_.arrays.version;
 }
 

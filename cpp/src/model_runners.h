@@ -13,6 +13,7 @@
 #include "nnl/model.h"
 #include "nnl/runner.h"
 #include "one_at_a_time.h"
+#include "opencl/space.h"
 
 namespace nnl {
 
@@ -20,7 +21,8 @@ extern const std::string one_thread;  // what a model says to a second one
 
 class ModelRunners {
  public:
-  ModelRunners(ModelFile of, const std::string& wanted);
+  // Args: device: "opencl" or "opencl:1"; empty, or "cpu": the host.
+  ModelRunners(ModelFile of, const std::string& wanted, const std::string& device);
 
   void resize(Tensor& x, const Shape& shape);
   void bind(Tensor& t, void* data, size_t bytes);
@@ -90,6 +92,7 @@ class ModelRunners {
   void take_given();
   void find_written(const Runner& runner);
   std::vector<int64_t> sizes() const;
+  void take_device(const std::string& name);
   Fitted made(std::vector<int64_t> sizes);
   void share_prepared(Fitted& fitted);
   void use_arena(Fitted& fitted);
@@ -97,6 +100,8 @@ class ModelRunners {
   void refresh(Fitted& fitted);
 
   ModelFile::State& shared_;
+  opencl::Device* device_ = nullptr;
+  opencl::Stored stored_;                       // kernels for it
   ProgramData moving_;                          // the program at the latest sizes, if any are open
   std::list<Fitted> fitted_;                    // the latest one first
   std::shared_ptr<Memory> arena_;               // of all of them: as large as the largest needs

@@ -26,6 +26,7 @@ namespace {
 constexpr int version = 3;  // 1: no open sizes; 2: no strings
 constexpr const char* program_tensor = "nnl.program";
 constexpr const char* language_tensor = "nnl.language";
+constexpr const char* kernels_tensor = "nnl.opencl";
 // ---- programs ----
 
 double number_of(const Json& json) {
@@ -334,10 +335,11 @@ void ProgramFile::read() {
   const std::string_view program(static_cast<char*>(found->second.data),
                                  found->second.spec.bytes());
   arrays_.erase(found);
-  if (const auto text = arrays_.find(language_tensor); text != arrays_.end()) {
-    language_ = {static_cast<char*>(text->second.data), text->second.spec.bytes()};
-    arrays_.erase(text);
-  }
+  for (auto [name, to] : {std::pair{language_tensor, &language_}, {kernels_tensor, &kernels_}})
+    if (const auto text = arrays_.find(name); text != arrays_.end()) {
+      *to = {static_cast<char*>(text->second.data), text->second.spec.bytes()};
+      arrays_.erase(text);
+    }
   const std::string& said = tensors_->metadata["version"];
   if (said.empty() || said.find_first_not_of("0123456789") != said.npos)
     throw ValueError("damaged: its version is unknown");

@@ -8,6 +8,7 @@
 
 #include "lowering.h"
 #include "nnl/memory_plan.h"
+#include "opencl/space.h"
 
 namespace nnl {
 namespace {
@@ -94,8 +95,10 @@ class Placement {
 
 }  // namespace
 
-Runner::Runner(const ProgramData& program, const Given& given, bool prepare, bool own) {
-  Lowered lowered = lower(program, prepare);
+Runner::Runner(const ProgramData& program, const Given& given, bool prepare, bool own,
+               std::shared_ptr<opencl::Space> device)
+    : device_(std::move(device)) {
+  Lowered lowered = lower(program, prepare && !device_, device_.get());
   values_ = std::move(lowered.values);
   outputs_ = std::move(lowered.outputs);
   prepare_ = lowered.prepared, cut_ = lowered.cut;
@@ -113,7 +116,22 @@ Runner::Runner(const ProgramData& program, const Given& given, bool prepare, boo
   std::vector<int> kept = program.kept;
   for (const auto& [name, i] : outputs_) kept.push_back(i);
   for (auto [to, from] : lowered.carries) kept.push_back(from);
+  if (device_) {
+    if (!copies.empty())
+      throw ValueError("copies of weights in 16 bits are not kept on devices: save it in float32");
+    add_crossings(lowered, kept);
+  }
   const Placement placed(values_, lowered.calls, outside, kept);
+  if (device_) {
+    std::vector<size_t> bytes(values_.size(), 0);
+    for (const Call& call : lowered.calls)
+      if (call.on_device)
+        for (const auto& values : {call.in, call.out})
+          for (int i : values)
+            if (i && outside[static_cast<size_t>(root(i))])
+              bytes[static_cast<size_t>(root(i))] = spec(root(i)).bytes();
+    device_->place(placed.arena, placed.offsets, bytes);
+  }
   plan_ = std::make_unique<Plan>(placed.offsets, placed.arena, own);
   for (Call& call : lowered.calls) {
     for (int& i : call.in) i = root(i);
@@ -215,6 +233,57 @@ void Runner::prepare(size_t i) {
   for (size_t t : places_.at(i).calls) plan_->run(t, t + 1);
 }
 
+// Puts a copy where a call reads what the other side has written last, and where what is read after
+// a run, or by the next one, is on the wrong side at the end.
+void Runner::add_crossings(Lowered& lowered, const std::vector<int>& kept) {
+  const size_t n = values_.size();
+  std::vector<char> on_host(n, false), on_device(n, false), stays(n, false);
+  for (size_t i = 1; i < n; ++i) on_host[i] = values_[i].given();
+  std::set<int> carried;
+  for (const auto& [to, from] : lowered.carries) carried.insert(root(to));
+  for (const Call& call : lowered.calls)
+    if (call.on_device)
+      for (int i : call.in)
+        if (const ProgramValue& v = values_[static_cast<size_t>(root(i))];
+            v.given() && v.role != ProgramValue::Role::input && !carried.count(root(i)))
+          stays[static_cast<size_t>(root(i))] = on_device[static_cast<size_t>(root(i))] = true;
+  std::vector<Call> calls;
+  const auto bring = [&](int value, bool device, size_t step) {
+    const int r = root(value);
+    const auto at = static_cast<size_t>(r);
+    std::vector<char>& there = device ? on_device : on_host;
+    if (!r || there[at] || !(on_host[at] || on_device[at])) return;
+    auto copy = device_->copy(r, spec(r).bytes(), device);
+    const char* label = device ? "copy to the device" : "copy to the host";
+    calls.push_back({label, std::move(copy), {r}, {r}, step, false, nullptr, ""});
+    there[at] = true;
+  };
+  for (Call& call : lowered.calls) {
+    const bool device = call.on_device;
+    const size_t step = call.step;
+    for (int i : call.in) bring(i, device, step);
+    const auto changes = [&](int i) {
+      const auto at = static_cast<size_t>(root(i));
+      on_device[at] = device, on_host[at] = !device;
+    };
+    for (int o : call.out) changes(o);
+    if (call.of)
+      for (int p : call.of->writes) changes(call.in[static_cast<size_t>(p)]);
+    calls.push_back(std::move(call));
+  }
+  const size_t last = calls.empty() ? 0 : calls.back().step;
+  for (int i : kept) bring(i, false, last);
+  for (int i : written_) bring(i, false, last);
+  for (size_t i = 1; i < n; ++i)
+    if (stays[i]) bring(static_cast<int>(i), true, last), resident_.push_back(static_cast<int>(i));
+  lowered.calls = std::move(calls);
+  lowered.cut = cut_ = lowered.calls.size();
+}
+
+void Runner::upload() {
+  for (int r : resident_) device_->upload(r, plan_->data(r), spec(r).bytes());
+}
+
 void Runner::find_written(const ProgramData& program, const std::map<int, int>& copies) {
   std::set<int> found;
   const auto note = [&](int i) {
@@ -257,7 +326,9 @@ void Runner::run_part(bool second) {
 }
 
 void Runner::run_timed(std::vector<double>& seconds) {
+  if (device_) device_->is_timed = true;
   plan_->run_timed(prepare_, plan_->size());
+  if (device_) device_->is_timed = false;
   hand_on();
   for (size_t t = prepare_; t < steps_.size(); ++t)
     seconds.at(steps_[t]) += static_cast<double>(plan_->times()[t]) * 1e-9;

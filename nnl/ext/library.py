@@ -67,12 +67,14 @@ class Traits:
             they do always, and say that size as the attribute "least".
         computes_again: Whether results of normalizations are computed again for backward instead of
             kept.
+        stores: Whether files of programs have its kernels; it is a StoringLibrary then.
     """
 
     places: tuple[str, str]
     least_attention_bytes: int
     computes_again: bool
     any_size: bool = False
+    stores: bool = False
 
 
 @dataclass(frozen=True)
@@ -254,6 +256,17 @@ class Library(Protocol):
         self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: Memory
     ) -> Array:
         """An array over memory that `owner` keeps."""
+
+
+# What a kernel is asked for by: the name of an op, its attributes, inputs and outputs.
+Asked: TypeAlias = tuple[str, dict[str, Plain], Specs, Specs]
+
+
+class StoringLibrary(Library, Protocol):
+    """A library whose kernels are texts, which files can have."""
+
+    def stored_kernels(self, programs: Mapping[str, Sequence[Asked | None]]) -> dict[str, Any]:
+        """The kernels of the steps of programs, as JSON has them; None for a step on the host."""
 
 
 @cache

@@ -16,6 +16,7 @@
 //   nnl::Model one(file, "batch_1"), eight(file, "batch_8"), in_another_thread(file, "batch_1");
 #pragma once
 #include <cstring>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -177,6 +178,14 @@ class NNL_API Model {
   // build; the text says which.
   explicit Model(const std::string& path, const std::string& program = "");
   explicit Model(const ModelFile& file, const std::string& program = "");
+
+  // On a device: {"opencl"}, or {"opencl:1"} for another than the first. The file must have been
+  // saved in the context "opencl"; what has no kernels there runs on the host.
+  // ValueError: also if there is no OpenCL, no such device or no kernels; a kernel does not
+  // compile.
+  using Context = std::initializer_list<const char*>;
+  Model(const std::string& path, Context context, const std::string& program = "");
+  Model(const ModelFile& file, Context context, const std::string& program = "");
   ~Model();
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;

@@ -44,6 +44,8 @@ class NNL_API ProgramFile {
   const std::vector<std::pair<std::string, bool>>& parameters() const { return parameters_; }
   // What it says of text, as JSON (nnl/models/huggingface/stored.py); empty where it says nothing.
   std::string_view language() const { return language_; }
+  // Kernels for OpenCL devices, as JSON (src/opencl/stored.h); empty where it has none.
+  std::string_view kernels() const { return kernels_; }
 
  private:
   void read();
@@ -57,7 +59,7 @@ class NNL_API ProgramFile {
   std::map<std::string, FileArray> arrays_;
   std::vector<std::pair<std::string, ProgramData>> programs_;
   std::vector<std::pair<std::string, bool>> parameters_;
-  std::string_view language_;
+  std::string_view language_, kernels_;
 };
 
 }  // namespace nnl

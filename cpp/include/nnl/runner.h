@@ -14,6 +14,10 @@
 namespace nnl {
 
 struct Call;  // lowering.h
+struct Lowered;
+namespace opencl {
+class Space;
+}
 
 // Values are called by their numbers in the program. A runner runs in one thread at a time;
 // different ones may run at once, also over the same given memory where no program writes it.
@@ -27,8 +31,11 @@ class NNL_API Runner {
   // Args: prepare: whether weights that the program does not write are packed for its kernels
   //   once; prepare() must be called then before the first run, and when they have changed.
   //   own: whether it has memory of its own for what it computes; if not, use_arena() gives it.
+  //   device: runs the steps that it has kernels for; upload() must be called then before the first
+  //   run, and when given values that are no inputs have changed. Weights are not packed with it.
   // ValueError: a step has no kernel in this build, or reads what no step has made.
-  Runner(const ProgramData& program, const Given& given, bool prepare = false, bool own = true);
+  Runner(const ProgramData& program, const Given& given, bool prepare = false, bool own = true,
+         std::shared_ptr<opencl::Space> device = nullptr);
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
 
@@ -67,6 +74,9 @@ class NNL_API Runner {
   void share_prepared(size_t i, std::shared_ptr<std::byte> memory);
   void prepare(size_t i);
 
+  // Copies to the device what stays there between runs.
+  void upload();
+
   // The given values that a run changes.
   const std::vector<int>& written() const { return written_; }
 
@@ -87,6 +97,7 @@ class NNL_API Runner {
   void place_prepared(const std::vector<Call>& calls, std::vector<bool>& outside, size_t named);
   void find_written(const ProgramData& program, const std::map<int, int>& copies);
   int root(int value) const { return values_[static_cast<size_t>(value)].root; }
+  void add_crossings(Lowered& lowered, const std::vector<int>& kept);
   void hand_on();
 
   std::vector<ProgramValue> values_;
@@ -99,6 +110,8 @@ class NNL_API Runner {
   std::vector<Place> places_;  // of each of them
   std::vector<int> prepared_from_, written_;
   std::vector<Carry> carries_;
+  std::shared_ptr<opencl::Space> device_;
+  std::vector<int> resident_;  // roots of given values that stay on it
 };
 
 // The kernel of a program's only step, which has programs inside.

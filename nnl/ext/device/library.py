@@ -4,7 +4,7 @@ the plan serve both. Not yet run on a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from nnl.ext.device.arrays import definition
 from nnl.ext.device.device import Device, DeviceSpace
 from nnl.ext.device.executor import DevicePlan, PythonStep
 from nnl.ext.device.kernels.module import laid_out_for
+from nnl.ext.device.kernels.stored import Store
 from nnl.ext.device.registry import Kernel, Operand, Registry
 from nnl.ext.library import (
     CHANNELS_LAST,
@@ -25,6 +26,7 @@ from nnl.ext.library import (
     Abilities,
     Array,
     ArraySpec,
+    Asked,
     Call,
     Memory,
     Plain,
@@ -81,6 +83,20 @@ class DeviceLibrary:
         results = [x for x in map(operand, outs) if x is not None]
         with laid_out_for(self.device.geometry, op):
             return self.setups.find(op, dict(attrs), [operand(x) for x in ins], results)
+
+    def stored_kernels(self, programs: Mapping[str, Sequence[Asked | None]]) -> dict[str, Any]:
+        """The kernels of the steps of programs, as JSON has them; see kernels/stored.py."""
+        store = Store("opencl")
+        for name, steps in programs.items():
+            found = store.programs[name] = []
+            for asked in steps:
+                kernel = None if asked is None else self.kernel(*asked)
+                if asked is None or kernel is None:
+                    found.append(None)
+                    continue
+                _, _, ins, outs = asked
+                found.append(store.step(kernel, [x is not None for x in ins], len(outs)))
+        return store.data()
 
     def control_kernel(self, program: str) -> Kernel:
         raise ValueError("programs inside steps are run from the host")

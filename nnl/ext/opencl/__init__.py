@@ -30,7 +30,9 @@ DRIVER = (
     "a driver: your vendor's, or PoCL for processors "
     "(pip install pocl-binary-distribution, or apt-get install pocl-opencl-icd)"
 )
-TRAITS = Traits(places=("opencl", "host"), least_attention_bytes=1 << 62, computes_again=False)
+TRAITS = Traits(
+    places=("opencl", "host"), least_attention_bytes=1 << 62, computes_again=False, stores=True
+)
 
 
 @cache

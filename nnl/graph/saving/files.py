@@ -4,7 +4,8 @@
 A file is a safetensors file. The tensor `nnl.program` holds UTF-8 JSON: the version of the format
 and the programs by name (see program_data). What parameters, states and constants hold is in the
 tensors of their names. A language model has its tokenizer and templates, JSON too, in the tensor
-`nnl.language` (see nnl.models.huggingface.stored). The metadata has the format, its version, the
+`nnl.language` (see nnl.models.huggingface.stored). Kernels for a device, JSON again, are in the
+tensor `nnl.opencl` (see device_kernels). The metadata has the format, its version, the
 CRC-32 of the JSON, which who edits that leaves out, and as JSON the names of parameters with
 whether they are trained.
 """
@@ -50,7 +51,7 @@ from nnl.graph.program.turns import Runners, Turns
 from nnl.graph.saving.precision import in_bfloat16, narrow_arrays, narrow_type
 
 TENSOR = "nnl.program"
-LANGUAGE = "nnl.language"
+TEXTS = ("nnl.language", "nnl.opencl")
 FORMAT = "nnlp"
 RUNNERS = 8  # plans that stay, of all programs of a file and sizes together
 
@@ -61,12 +62,13 @@ def write(
     arrays: Mapping[str, NdArray],
     parameters: Mapping[str, bool],
     language: bytes = b"",
+    kernels: bytes = b"",
 ) -> None:
     """Write programs, and the arrays that their parameters, states and constants are, by name.
 
     Args:
         parameters: {name: whether it is trained}, of the arrays that a file of parameters has.
-        language: What the tensor `nnl.language` says; nothing is no tensor.
+        language, kernels: What their tensors say; nothing is no tensor.
     Raises:
         ValueError: The name of the file does not end in ".nnlp", which says what is in it.
     """
@@ -77,8 +79,8 @@ def write(
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     tensors = {name: nd.read("host") for name, nd in arrays.items()}
     tensors[TENSOR] = np.frombuffer(text, np.uint8)
-    if language:
-        tensors[LANGUAGE] = np.frombuffer(language, np.uint8)
+    for name, said in zip(TEXTS, (language, kernels), strict=True):
+        tensors |= {name: np.frombuffer(said, np.uint8)} if said else {}
     metadata = {
         "format": FORMAT,
         "version": str(version),
@@ -122,10 +124,9 @@ class Programs:
         self._check_version(metadata.get("version", ""), TENSOR in entries)
         begin, end, *_ = entries.pop(TENSOR)
         text = bytes_[begin:end].tobytes()
-        self.language = b""
-        if LANGUAGE in entries:
-            begin, end, *_ = entries.pop(LANGUAGE)
-            self.language = bytes_[begin:end].tobytes()
+        texts = {k: entries.pop(k) for k in TEXTS if k in entries}
+        said = {k: bytes_[e.begin : e.end].tobytes() for k, e in texts.items()}
+        self.language, self._kernels = (said.get(k, b"") for k in TEXTS)
         if metadata.get("crc32", str(zlib.crc32(text))) != str(zlib.crc32(text)):
             raise ValueError(f"{self.where}: damaged: {TENSOR} has another CRC-32 than it had")
         try:
@@ -388,7 +389,8 @@ class Programs:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the programs with what the arrays hold now."""
         with self._turns.alone():
-            write(path, self._programs, self.arrays, self._parameters, self.language)
+            kernels = self._kernels if self._narrow is None else b""
+            write(path, self._programs, self.arrays, self._parameters, self.language, kernels)
 
 
 def check_names(where: str, given: Iterable[str], wanted: Iterable[str]) -> None:

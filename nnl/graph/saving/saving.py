@@ -30,6 +30,7 @@ from nnl.graph.passes.rewriting.input_types import narrow_inputs
 from nnl.graph.program.open_program import Differ, moved
 from nnl.graph.program.program import INPUT, STATE, Program
 from nnl.graph.program.sizes import Dim, Unexplained
+from nnl.graph.saving.device_kernels import kernels_of
 from nnl.graph.saving.files import write
 from nnl.graph.saving.precision import in_bfloat16, narrow_arrays, narrow_type
 
@@ -133,7 +134,7 @@ class Saver:
         if programs is not self.programs:
             narrow_arrays(arrays, programs)
         parameters = {k: v for k, v in self.parameters.items() if k in used}
-        write(path, programs, arrays, parameters, language)
+        write(path, programs, arrays, parameters, language, kernels_of(programs))
 
 
 def _give_roles(program: Program, given: Mapping[int, NdArray], inputs: Mapping[int, str]) -> None:

@@ -121,17 +121,18 @@ class Code:
 
     def source(self, language: str) -> str:
         """The whole text in "cuda" or "opencl"."""
+        return "\n".join([*self.parts(language), ""])
+
+    def parts(self, language: str) -> list[str]:
+        """The same in parts, which other kernels have too."""
         macros = [("THREADS", self.threads), *self.macros]
-        return "\n".join(
-            [
-                text_of(f"{language}.cl"),
-                *(f"#define {k} {v}" for k, v in macros),
-                *(text_of(f"{f}.cl") for f in ("common", *self.files)),
-                self.body,
-                self._cuda() if language == "cuda" else self._opencl(),
-                "",
-            ]
-        )
+        return [
+            text_of(f"{language}.cl"),
+            *(f"#define {k} {v}" for k, v in macros),
+            *(text_of(f"{f}.cl") for f in ("common", *self.files)),
+            self.body,
+            self._cuda() if language == "cuda" else self._opencl(),
+        ]
 
     def _cuda(self) -> str:
         """An entry point whose parameter is one structure."""
