@@ -215,6 +215,7 @@ def test_sizes_that_the_network_fixes_are_told(tmp_path, capsys):
     error = capsys.readouterr().err
     assert "net.onnx: with the open sizes n: node Reshape" in error
     assert "--open says of what they are multiples, --shape closes them" in error
+    assert 'as in --shape "x=1,6"' in error
 
 
 def test_names_that_can_only_be_one_size_are_one(tmp_path, caplog, monkeypatch):
@@ -225,13 +226,80 @@ def test_names_that_can_only_be_one_size_are_one(tmp_path, caplog, monkeypatch):
     saved(file, nodes, ends, [("y", [None, None, 4])])
     assert main(["convert", file, str(tmp_path / "net.nnlp")]) == 0
     told = '--open "mask=batch,tokens,1"'
-    assert f"it takes equal sizes on axes that the file calls differently, as {told}" in caplog.text
+    assert (
+        f"it does not take all sizes that the file leaves open, but those of {told}" in caplog.text
+    )
     caplog.clear()
     options = ["--open", told.split('"')[1]]
     assert main(["convert", *options, file, str(tmp_path / "net.nnlp")]) == 0
     assert not caplog.text
     found = nn.load_program(str(tmp_path / "net.nnlp"))
     assert found.run(ids=np.ones((3, 7, 4)), mask=np.ones((3, 7, 1)))["y"].shape == (3, 7, 4)
+
+
+def compared(tmp_path, shapes):
+    """Convert net.onnx without options, and run program and file at shapes of x."""
+    ort = pytest.importorskip("onnxruntime")
+    file, program = str(tmp_path / "net.onnx"), str(tmp_path / "net.nnlp")
+    assert main(["convert", file, program]) == 0
+    found = nn.load_program(program)
+    session = ort.InferenceSession(file, providers=["CPUExecutionProvider"])
+    for shape in shapes:
+        x = np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
+        for y, want in zip(found.run(x=x).values(), session.run(None, {"x": x}), strict=True):
+            assert y.shape == want.shape
+            np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-4)
+    return found
+
+
+def test_sound_is_filled_to_whole_frames_and_transformed(tmp_path):
+    """Pads to a multiple of 256, a mask that one frame does not show, frames of STFT."""
+    node = helper.make_node
+    nodes = [
+        node("Shape", ["x"], ["shape"], start=1),
+        node("Neg", ["shape"], ["negative"]),
+        node("Mod", ["negative", "frame"], ["lack"]),
+        node("Concat", ["zeros", "lack"], ["pads"], axis=0),
+        node("Pad", ["x", "pads"], ["whole"]),
+        node("Reshape", ["whole", "rows"], ["frames"]),
+        node("Where", ["mask", "frames", "none"], ["y"]),
+        node("STFT", ["x", "step", "", "length"], ["spectrum"]),
+    ]
+    numbers = {"frame": [256], "zeros": [0, 0, 0], "rows": [0, -1, 256], "step": 160, "length": 256}
+    weights = [(k, np.array(v)) for k, v in numbers.items()]
+    weights += [("mask", np.arange(256) % 3 > 0), ("none", np.float32(0))]
+    ends = [("y", [None, None, 256]), ("spectrum", [None, None, 129, 2])]
+    saved(tmp_path / "net.onnx", nodes, [("x", ["n", "samples"])], ends, weights)
+    sizes = 256, 257, 415, 416, 512, 513, 5000, 16000
+    compared(tmp_path, [(1 + n % 3, n) for n in sizes])
+
+
+def test_outputs_that_no_input_decides(tmp_path):
+    node = helper.make_node
+    nodes = [
+        node("Shape", ["x"], ["rows"], end=1),
+        node("ConstantOfShape", ["rows"], ["y"], value=helper.make_tensor("v", FLOAT, [1], [3.0])),
+        node("Relu", ["x"], ["z"]),
+    ]
+    ends = [("y", [None]), ("z", [None, 2])]
+    saved(tmp_path / "net.onnx", nodes, [("x", ["n", 2])], ends)
+    compared(tmp_path, [(1, 2), (5, 2)])
+
+
+def test_sizes_that_a_network_takes_are_found(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(nn.logger, "propagate", True)
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "w"], ["h"], strides=[128]),
+        node("Conv", ["h", "v"], ["s"], strides=[2], pads=[1, 0]),
+        node("Squeeze", ["s", "last"], ["y"]),  # of one frame alone
+    ]
+    weights = [("w", weight(4, 1, 256)), ("v", weight(2, 4, 2)), ("last", np.array([2]))]
+    saved(tmp_path / "net.onnx", nodes, [("x", ["n", 1, "samples"])], [("y", [None, 2])], weights)
+    program = compared(tmp_path, [(1, 1, 256), (3, 1, 511)])
+    assert '--open "x=n,1,samples:256..511"' in caplog.text
+    with pytest.raises(ValueError, match="samples is 512, wanted at least 256 and at most 511"):
+        program.run(x=np.zeros((1, 1, 512)))
 
 
 def test_sizes_by_one_name_are_one_size():

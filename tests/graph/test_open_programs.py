@@ -15,7 +15,7 @@ from nnl.core.arrays.spec import ShapeError
 from nnl.ext import native
 from nnl.ext.library import PROGRAM
 from nnl.graph.program.program import Program
-from nnl.graph.program.sizes import Dim, Solver, evaluate, witnesses
+from nnl.graph.program.sizes import Dim, Solver, Unexplained, evaluate, wider, witnesses
 from tests.graph.open_networks import Network, array
 from tests.graph.saved import check, normal
 from tests.graph.test_program_files import rewritten
@@ -486,12 +486,25 @@ def test_witnesses_are_in_range_and_not_alike():
         lambda a, b, c: a + b + c + 5,
         lambda a, b, c: min(a, 40),
         lambda a, b, c: max(a, 8),
+        lambda a, b, c: max(0, 256 - b),
+        lambda a, b, c: -b % 256,
+        lambda a, b, c: c % 300,
+        lambda a, b, c: 1 + (c - 400) // 160,
+        lambda a, b, c: -(-c // 480),
     ],
 )
 def test_numbers_are_explained_at_sizes_that_were_not_seen(rule):
-    sizes = witnesses({"a": Dim(8), "b": Dim(16), "c": Dim(32)})
-    solver = Solver({n: tuple([s[n] for s in sizes]) for n in "abc"})
-    found = solver.size(tuple([rule(**s) for s in sizes]))
+    dims = {"a": Dim(8), "b": Dim(16), "c": Dim(32)}
+    sizes = witnesses(dims)
+    sizes.extend([*wider(dims, sizes)])
+    found = None
+    while found is None:  # more sizes are asked for until one expression is left
+        solver = Solver({n: tuple([s[n] for s in sizes]) for n in "abc"}, dims)
+        try:
+            found = solver.size(tuple([rule(**s) for s in sizes]))
+        except Unexplained as e:
+            assert e.ask and len(sizes) < 40
+            sizes.append({**sizes[0], **e.ask})
     for a, b, c in np.random.default_rng(0).integers(1, 200, (100, 3)).tolist():
         names = {"a": a, "b": b, "c": c}
         assert evaluate(found, names, lambda i: ()) == rule(a, b, c), (found, names)

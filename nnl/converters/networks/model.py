@@ -25,6 +25,7 @@ from nnl.converters.nnp.parameter_files import Stored
 from nnl.converters.nnp.writer import create_proto
 from nnl.core.graph.node import capture
 from nnl.core.graph.variable import Variable, forward_all
+from nnl.core.ops.op import OPS
 from nnl.core.parameters.parameter import (
     get_parameter,
     get_parameters,
@@ -395,6 +396,11 @@ class ForeignModel(Built):
             result = self._model(**inputs)
         values = result if isinstance(result, tuple) else (result,)
         outputs = dict(zip(self._model.outputs, values, strict=True))
+        for name, y in outputs.items():
+            if not isinstance(y, np.ndarray) or y.dtype.kind not in "fiub":
+                continue
+            with using(auto_forward=False):  # what no input decides is computed, too
+                outputs[name] = OPS["identity"](Variable.from_numpy_array(np.asarray(y)))
         for name, y in outputs.items():
             if not isinstance(y, Variable):
                 raise ValueError(f"{self.where}: the output {name!r} does not depend on the inputs")

@@ -6,16 +6,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import combinations
 from typing import Any, TypeVar
 
 from nnl.converters.networks.model import Model, Network
 from nnl.converters.networks.open_sizes import OpenSizes
 from nnl.core.graph.node import capture
 from nnl.graph.open_sizes.recording import OpenGraphs, record_open
-from nnl.graph.program.sizes import Dim
+from nnl.graph.program.sizes import FAR, Dim, witnesses
 
 logger = logging.getLogger("nnl")
 T = TypeVar("T")
+TRIED = (16, 32, 48, 96, 224, 320, 512, 1024, 4096, 16000, 48000)  # sizes of which one may do
 
 
 def record_networks(
@@ -64,19 +66,19 @@ def record_networks(
     except ValueError as e:
         if lacking and e.__cause__ is lacking[0]:
             raise lacking[0] from None
-        if equal := _equal_sizes(model, opened):
-            said = " ".join(f'--open "{n}={",".join(sizes)}"' for n, sizes in equal.items())
+        if taken := _taken(model, opened):
+            said = " ".join([f'--open "{n}={",".join(sizes)}"' for n, sizes in taken.items()])
             logger.warning(
-                "%s: it takes equal sizes on axes that the file calls differently, as %s says",
+                "%s: it does not take all sizes that the file leaves open, but those of %s",
                 model.where,
                 said,
             )
-            model.close(equal)
+            model.close(taken)
             return record_networks(model, use, prepare, greatest)
         text = str(e).removeprefix(f"{model.where}: ")
         raise ValueError(
             f"{model.where}: with the open sizes {', '.join(opened.dims)}: {text}; "
-            "--open says of what they are multiples, --shape closes them"
+            f"--open says of what they are multiples, --shape closes them, as in {_example(opened)}"
         ) from None
     for name, dim in dims.items():
         if name not in opened.ranges and dim.multiple > 1:
@@ -84,25 +86,69 @@ def record_networks(
     return found
 
 
-def _equal_sizes(model: Model, opened: OpenSizes) -> dict[str, list[str]]:
-    """Names for the sizes of inputs with which a model can be built that cannot be with its own:
-    those on the same axes of several inputs are one. Empty where that does not help."""
-    names: dict[str, str] = {}
-    first: dict[tuple[int, int], str] = {}
-    for sizes in opened.axes.values():
-        for axis, n in enumerate(sizes):
-            if isinstance(n, str):
-                names.setdefault(n, first.setdefault((len(sizes), axis), n))
+def _example(opened: OpenSizes) -> str:
+    """What closes all sizes, at those of an example."""
+    shapes = opened.shapes({n: d.example for n, d in opened.dims.items()})
+    said = [
+        f'--shape "{k}={",".join(map(str, n))}"' for k, n in shapes.items() if n != opened.axes[k]
+    ]
+    return " ".join(said)
+
+
+def _taken(model: Model, opened: OpenSizes) -> dict[str, list[str]]:
+    """What --open would say for a model that cannot be built at sizes of its own: two names that
+    are one size, all on the same axes that are, or a range. Empty where that does not help."""
     dims = opened.dims
-    if all(n == same for n, same in names.items()):
+    own = {n: n for n in dims}
+    ranges: dict[str, str] = {}
+
+    def built(names: Mapping[str, str], sizes: Mapping[str, int]) -> bool:
+        with suppress(ValueError, TypeError, IndexError, ArithmeticError):
+            model.sized({n: sizes[one] for n, one in names.items()})
+            return True
+        return False
+
+    base = next((sizes for sizes in witnesses(dims) if not built(own, sizes)), None)
+    if base is None:
         return {}
-    with suppress(ValueError, TypeError, IndexError, ArithmeticError):
-        model.sized({n: dims[same].example for n, same in names.items()})
-        return {
-            name: [names.get(str(n), str(n)) for n in sizes]
-            for name, sizes in opened.axes.items()
-            if any(names.get(str(n), n) != n for n in sizes)
-        }
+
+    def edge(names: Mapping[str, str], name: str, good: int, bad: int) -> int:
+        while abs(good - bad) > 1:
+            middle = (good + bad) // 2
+            good, bad = (middle, bad) if built(names, {**base, name: middle}) else (good, middle)
+        return good
+
+    def ranged(names: Mapping[str, str], name: str) -> str:
+        """The range around a size that is taken, with an end behind FAR only where it has none.
+        Empty if there is no such size, or one alone, which is likely that of another name."""
+        size = next((n for n in TRIED if built(names, {**base, name: n})), None)
+        if size is None:
+            return ""
+        least, most = edge(names, name, size, 0), size
+        while most <= FAR and built(names, {**base, name: 2 * most}):
+            most *= 2
+        end = edge(names, name, most, 2 * most) if most <= FAR else ""
+        return "" if least == end else f"{name}:{least}..{end}"
+
+    first: dict[tuple[int, int], str] = {}
+    axes = dict(own)
+    for shape in opened.axes.values():
+        for axis, n in enumerate(shape):
+            if isinstance(n, str):
+                axes[n] = first.setdefault((len(shape), axis), axes[n])
+    pairs = [{**own, b: a} for a, b in combinations(dims, 2)] if len(dims) < 5 else []
+    for names in (axes, own, *pairs):
+        found = names != own and built(names, base)
+        for name in [n for n in names if n == names[n] and n not in opened.ranges]:
+            if not found and (said := ranged(names, name)):
+                found, ranges[name] = True, said
+        if found:
+            words = {str(n): ranges.get(one, one) for n, one in names.items()}
+            return {
+                name: [words.get(str(n), str(n)) for n in sizes]
+                for name, sizes in opened.axes.items()
+                if any(words.get(str(n), n) != n for n in sizes)
+            }
     return {}
 
 

@@ -31,6 +31,7 @@ ATTEMPTS = (
     (1, 1, 40), (1, 4, 40), (1, 16, 40), (1, 1, 12), (2, 2, 24), (8, 1, 16),
     (32, 1, 10), (32, 4, 10),
 )  # fmt: skip
+ASKED = 24  # sizes that tell which of several expressions a number is
 MULTIPLES = (1, 2, 4, 8, 16)
 UNBUILT = (
     ValueError,
@@ -89,25 +90,30 @@ def record_open(
     def tried(multiples: Mapping[str, int], scale: int, span: int) -> T | None:
         nonlocal error
         found = {n: d._replace(multiple=multiples.get(n, d.multiple)) for n, d in dims.items()}
-        sizes = witnesses(found, scale, span, count)
-        try:
-            opened = OpenGraphs(found, sizes, axes, [build(s) for s in sizes])
-            for more in [*wider(found, sizes)]:
-                with suppress(*UNBUILT):  # a network may have a bound
-                    opened.graphs.append(build(more))
-                    sizes.append(more)
-            if greatest:
-                most = {
-                    n: (d.greatest or d.example) // d.multiple * d.multiple
-                    for n, d in found.items()
-                }
-                opened.graphs.append(build(most))
-                sizes.append(most)
-            compute_constants(opened)
-            return use(opened)
-        except UNBUILT as e:
-            error = error or e
-            return None
+        asked: list[dict[str, int]] = []
+        while True:
+            sizes = [*witnesses(found, scale, span, count), *asked]
+            try:
+                opened = OpenGraphs(found, sizes, axes, [build(s) for s in sizes])
+                for more in [*wider(found, sizes[:count])]:
+                    with suppress(*UNBUILT):  # a network may have a bound
+                        opened.graphs.append(build(more))
+                        sizes.append(more)
+                if greatest:
+                    most = {
+                        n: (d.greatest or d.example) // d.multiple * d.multiple
+                        for n, d in found.items()
+                    }
+                    opened.graphs.append(build(most))
+                    sizes.append(most)
+                compute_constants(opened)
+                return use(opened)
+            except UNBUILT as e:
+                ask = e.ask if isinstance(e, Unexplained) else {}
+                if not ask or len(asked) == ASKED:
+                    error = error or e
+                    return None
+                asked.append({**sizes[0], **ask})
 
     for multiple, scale, span in attempts:
         if isinstance(error, Differ) or (error is not None and multiple > 1 and not free):

@@ -275,7 +275,7 @@ class _Unifier:
         self, programs: Sequence[Program], names: Mapping[str, Vector], axes: Mapping[str, Any]
     ) -> None:
         self.programs, self.first, self.names, self.axes = programs, programs[0], names, axes
-        self.solver = Solver(names)
+        self.solver = Solver(names, programs[0].dims)
 
     def run(self) -> None:
         if len({len(p.steps) for p in self.programs}) > 1:
@@ -333,11 +333,12 @@ class _Unifier:
                 slot.sizes = tuple(
                     [n if type(n) is int else Size(n) for n in map(self.solver.size, vectors)]
                 )
-            except Unexplained:
+            except Unexplained as e:
                 raise Unexplained(
                     f"{slot.name or f'value {i}'} has the shapes "
                     f"{', '.join(str(p.slots[i].spec.shape) for p in self.programs)}"
-                    f"{self._where()}, and no expression gives these"
+                    f"{self._where()}, and no expression gives these",
+                    e.ask,
                 ) from None
         else:
             slot.sizes = ()
@@ -395,8 +396,8 @@ class _Unifier:
                 continue
             try:
                 found = self._template(values, own)
-            except Unexplained:
-                raise Unexplained(self._unexplained(step, name, values)) from None
+            except Unexplained as e:
+                raise Unexplained(self._unexplained(step, name, values), e.ask) from None
             if found is not None:
                 step.open[name] = found
         self._shapes(steps, own)

@@ -25,6 +25,7 @@ Known = Sequence[tuple[Vector, Expression]]
 WITNESSES = 12  # of a hundred thousand forms none fits so many numbers by chance
 LARGEST = 2**31 - 1  # of a size
 FAR = 2048  # the largest that is tried where a range allows it
+LONG = 1 << 20  # the largest that tells which of several expressions it is
 FEWEST = 4  # different numbers that say something about how they are rounded
 DIVISORS = range(2, 65)
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
@@ -74,8 +75,29 @@ class Size(NamedTuple):
     expression: Expression
 
 
+class Ask(NamedTuple):
+    """A form that may be right: what it is at one more size tells.
+
+    Attributes:
+        x: What it is computed from, at each witness. size: The value of it that is wanted.
+        otherwise: The expression, where that cannot be had.
+    """
+
+    x: Vector
+    size: int
+    otherwise: Expression = None
+
+
 class Unexplained(ValueError):
-    """A number that depends on open sizes in a way that no expression says."""
+    """A number that depends on open sizes in a way that no expression says.
+
+    Attributes:
+        ask: Sizes that would tell which of several expressions it is; empty where none fits.
+    """
+
+    def __init__(self, text: str = "", ask: Mapping[str, int] | None = None) -> None:
+        super().__init__(text)
+        self.ask = dict(ask or {})
 
 
 def evaluate(e: Expression, names: Mapping[str, int], shape: Callable[[int], Sequence[int]]) -> Any:
@@ -169,10 +191,11 @@ class Solver:
     """Finds expressions for numbers, of dims and of the sizes of values.
 
     Args:
-        names: {dim: its sizes at the witnesses}.
+        names: {dim: its sizes at the witnesses}. dims: Their ranges.
     """
 
-    def __init__(self, names: Mapping[str, Vector]) -> None:
+    def __init__(self, names: Mapping[str, Vector], dims: Mapping[str, Dim] | None = None) -> None:
+        self.dims = dims or {}
         self.known: dict[Vector, Expression] = {}
         for name, vector in names.items():
             self.add(vector, name)
@@ -204,11 +227,28 @@ class Solver:
             searches += [(_line, parts), (_product, parts)]
             searches += [(f, bases) for bases in (near, known) for f in (_floor, _two, _bound)]
             searches.append((_two, parts))
-        for form, bases in searches:
-            found = next(form(v, bases), None)
-            if found is not None:
-                return found
-        raise Unexplained
+        ask: dict[str, int] = {}
+        for form, bases in [*searches, (_rounded, near)]:
+            for found in form(v, bases):
+                if not isinstance(found, Ask):
+                    return found
+                ask = ask or self._asked(found)
+                if not ask and found.otherwise is not None:
+                    return found.otherwise
+        raise Unexplained("", ask)
+
+    def _asked(self, ask: Ask) -> dict[str, int]:
+        """A size of the dim that moves as x does, for x to be what is asked, or near that."""
+        x, size = ask.x, ask.size
+        last = x.index(max(x))
+        for names, name in self.names:
+            if names[last] == max(names) and isinstance(name, str):
+                dim = self.dims.get(name, Dim(1))
+                n = size - x[last] + names[last]
+                n -= n % dim.multiple
+                if dim.least <= n <= (dim.greatest or LONG) and n not in names:
+                    return {name: n}
+        return {}
 
     def factor(self, v: Sequence[float], own: Known = (), kind: Any = np.float64) -> Expression:
         """The expression of a float: a size, or a number divided by one, or by 1 where that is 0.
@@ -299,6 +339,48 @@ def _floor(v: Vector, bases: Known) -> Iterator[Expression]:
                     yield ("//", _plus(_times([e], a), [*simple, least][0]), d)
 
 
+def _rounded(v: Vector, bases: Known) -> Iterator[Expression | Ask]:
+    """k + g * ((x + c) // d), or that plus or minus x, for any d: pads to a multiple, windows."""
+    for x, e in bases:
+        low, high = min(x), max(x)
+        step = gcd(*[n - low for n in x])
+        for sign in (0, -1, 1):
+            rest = [y - sign * n for n, y in zip(x, v, strict=True)]
+            first, last = rest[x.index(low)], rest[x.index(high)]
+            g = gcd(*[y - first for y in rest]) * (1 if last >= first else -1)
+            w = [(y - first) // g for y in rest] if g else [0]
+            most = w[x.index(high)] if g else 0
+            if not most or min(w) < 0 or max(w) > most:
+                continue
+            if most < 2 * FEWEST:
+                yield Ask(x, 4 * high)
+                continue
+            steps = range((high - low) // (most + 1) + 1, -(-(high - low) // (most - 1)))
+            fits = []
+            for d in range(abs(g), abs(g) + 1) if sign else steps[: 1 << 12]:
+                least = max(d * k - n for n, k in zip(x, w, strict=True))
+                end = min(d * k - n + d - 1 for n, k in zip(x, w, strict=True))
+                if least <= end:
+                    fits.append((d, least, end))
+            if len(fits) > 1:
+                yield Ask(x, 3 * high)  # far away they differ
+            elif fits:
+                d, least, end = fits[0]
+                cs = [c for c in range(least + 1, end + 1) if not (low + c) % gcd(step, d)]
+                if cs:
+                    c = cs[len(cs) // 2]
+                    far = range(high, high - d * step, -step)  # which is large enough for others
+                    yield Ask(x, next(n for n in far if not (n + c) % d))
+                    continue
+                c, k = least % d, first + g * (least // d)
+                whole = _times([("//", _plus(e, c), d)], abs(g))
+                if sign:
+                    whole = ("-", whole, e) if sign < 0 else ("+" if g > 0 else "-", e, whole)
+                    yield _plus(whole, k)
+                else:
+                    yield _plus(whole, k) if g > 0 else ("-", k, whole)
+
+
 def _parts(bases: Known) -> Known:
     """Halves, thirds and so on of sizes, rounded down and up."""
     found: dict[Vector, Expression] = {}
@@ -327,9 +409,23 @@ def _two(v: Vector, bases: Known) -> Iterator[Expression]:
             yield _plus(("+", ("+", some[0][1], some[1][1]), some[2][1]), c)
 
 
-def _bound(v: Vector, bases: Known) -> Iterator[Expression]:
-    """min(x, c) or max(x, c)"""
+def _bound(v: Vector, bases: Known) -> Iterator[Expression | Ask]:
+    """min(x, c), max(x, c), or of c - x; it is asked what comes just behind the bound."""
     for x, e in bases:
-        for how, c in (("min", max(v)), ("max", min(v))):
-            if c in v and all(OPERATORS[how](n, c) == y for n, y in zip(x, v, strict=True)):
-                yield (how, e, c)
+        for sign in (1, -1):
+            for how, c in (("min", max(v)), ("max", min(v))):
+                k = next((y - sign * n for n, y in zip(x, v, strict=True) if y != c), 0)
+                line = [sign * n + k for n in x]
+                if all(OPERATORS[how](n, c) == y for n, y in zip(line, v, strict=True)):
+                    moving = e if sign > 0 else ("-", k, e)
+                    found = (how, _plus(e, k) if sign > 0 else moving, c)
+                    step = gcd(*[n - x[0] for n in x])
+                    ways = 1 if (how == "min") == (sign > 0) else -1  # where it is c
+                    edge = sign * (c - k)
+                    beyond = {n for n in x if (n - edge) * ways > 0}
+                    if any(abs(n - edge) <= step for n in beyond):
+                        yield found
+                    else:
+                        near = edge + ways
+                        near += (x[0] - near) % step if ways > 0 else -((near - x[0]) % step)
+                        yield Ask(x, near, found if len(beyond) > 1 else None)

@@ -296,7 +296,8 @@ def where(ctx: Any, node: Any, condition: Any, a: Any, b: Any) -> Any:
     if known(condition) and not is_float(dtype_of(a)) and known(a) and known(b):
         return np.where(array(condition), array(a), array(b))
     shape = np.broadcast_shapes(*map(shape_of, (condition, a, b)))
-    parts = [broadcast(var(v), shape) for v in (condition, a, b)]
+    low = [ctx.open and len(shape_of(v)) < len(shape) for v in (condition, a, b)]
+    parts = [broadcast(var(v), shape, k) for v, k in zip((condition, a, b), low, strict=True)]
     return F.where(*parts)
 
 

@@ -275,7 +275,7 @@ def _python(c: slice) -> slice:
 def expand(ctx: Any, node: Any, x: Any, shape: Any) -> Any:
     """x stretched; sizes of 1 in the shape keep those of x."""
     wanted = np.broadcast_shapes(shape_of(x), ints(shape, "shape"))
-    return broadcast(x, check_size(wanted))
+    return broadcast(x, check_size(wanted), ctx.open and isinstance(shape, Sized))
 
 
 @onnx_import("Tile")
@@ -305,18 +305,25 @@ def pad(ctx: Any, node: Any, x: Any, pads: Any = None, value: Any = None, axes: 
     before, after = [0] * rank, [0] * rank
     for i, a in enumerate(at):
         before[a], after[a] = widths[i], widths[i + len(at)]
-    return padded(x, before, after, node.mode or "constant", number)
+    keep = ctx.open and isinstance(pads, Sized)
+    return padded(x, before, after, node.mode or "constant", number, keep)
 
 
-def padded(x: Any, before: Any, after: Any, mode: str = "constant", value: float = 0.0) -> Any:
-    """x with `before` and `after` elements more along every axis."""
+def padded(
+    x: Any, before: Any, after: Any, mode: str = "constant", value: float = 0.0, keep: bool = False
+) -> Any:
+    """x with `before` and `after` elements more along every axis.
+
+    Args:
+        keep: Record it even where nothing is added, as it may be at some of several sizes.
+    """
     cut = [(max(0, -b), n - max(0, -a)) for b, a, n in zip(before, after, shape_of(x), strict=True)]
     for axis, (low, high) in enumerate(cut):
         x = part(x, axis, low, max(low, high))
     widths = [(max(0, b), max(0, a)) for b, a in zip(before, after, strict=True)]
     sizes = shape_of(x)
     check_size([n + b + a for n, (b, a) in zip(sizes, widths, strict=True)])
-    if not any(map(any, widths)):
+    if not any(map(any, widths)) and not (keep and is_var(x)):
         return x
     if not is_var(x):
         extra = {"constant_values": value} if mode == "constant" else {}

@@ -213,15 +213,20 @@ def same_rank(*values: Any) -> list[Any]:
     return [with_rank(v, rank) for v in values]
 
 
-def broadcast(x: Any, shape: Sequence[int]) -> Any:
-    """x stretched to a shape, in its own kind."""
+def broadcast(x: Any, shape: Sequence[int], keep: bool = False) -> Any:
+    """x stretched to a shape, in its own kind.
+
+    Args:
+        keep: Record it even where x has that shape, as it may at some of several sizes.
+    """
     shape = tuple(int(n) for n in shape)
-    if shape_of(x) == shape:
+    keep = keep and is_var(x)
+    if shape_of(x) == shape and not keep:
         return x
     if not is_var(x):
         return np.broadcast_to(x, shape)
     x = with_rank(x, len(shape))
-    if shape_of(x) == shape:
+    if shape_of(x) == shape and not keep:
         return x
     return tagged(F.broadcast(x, shape), dtype_of(x))
 
