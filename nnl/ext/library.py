@@ -67,6 +67,8 @@ class Traits:
             they do always, and say that size as the attribute "least".
         computes_again: Whether results of normalizations are computed again for backward instead of
             kept.
+        takes_apart: Whether a step without a kernel runs as a few functions that say the same, if
+            these have kernels.
         stores: Whether files of programs have its kernels; it is a StoringLibrary then.
     """
 
@@ -74,6 +76,7 @@ class Traits:
     least_attention_bytes: int
     computes_again: bool
     any_size: bool = False
+    takes_apart: bool = False
     stores: bool = False
 
 

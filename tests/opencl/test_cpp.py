@@ -15,7 +15,6 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl import models
-from nnl.core.ops.op import OPS
 from nnl.ext_utils import get_extension_context
 from nnl.graph.saving.files import Programs
 from tests.graph.saved import saved_sample
@@ -98,7 +97,7 @@ def test_networks_give_what_the_native_engine_gives(tmp_path, build, x):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * np.abs(want).max())
     steps = Programs(path)["main"].steps
     on_host = {s.op for s, k in zip(steps, kernels_of(path), strict=True) if not (k or s.view)}
-    assert on_host <= {"attention"}
+    assert not on_host, on_host
 
 
 def kernels_of(path, program="main"):
@@ -184,9 +183,10 @@ def test_profile_names_every_step(tmp_path):
 
 
 @pytest.mark.long
-def test_samples_of_all_functions_give_what_the_native_engine_gives(tmp_path):
+@pytest.mark.parametrize("part", range(8))
+def test_samples_of_all_functions_give_what_the_native_engine_gives(tmp_path, part):
     ran = set()
-    for op, i in [p.values for p in CASES]:
+    for op, i in [p.values for p in CASES[part::8]]:
         path = tmp_path / f"{op.name}-{i}.nnlp"
         with nn.context_scope(get_extension_context("opencl")):
             try:
@@ -210,7 +210,7 @@ def test_samples_of_all_functions_give_what_the_native_engine_gives(tmp_path):
                     err_msg=f"{op.name} {i} {name}",
                 )  # fmt: skip
         ran.add(op.name)
-    assert len(ran) > 150 and "convolution" in ran and set(ran) <= set(OPS)
+    assert len(ran) > 30
 
 
 # ---- what goes wrong ----

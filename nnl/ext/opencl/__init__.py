@@ -31,8 +31,9 @@ DRIVER = (
     "(pip install pocl-binary-distribution, or apt-get install pocl-opencl-icd)"
 )
 TRAITS = Traits(
-    places=("opencl", "host"), least_attention_bytes=1 << 62, computes_again=False, stores=True
-)
+    places=("opencl", "host"), least_attention_bytes=1 << 62, computes_again=False,
+    takes_apart=True, stores=True,
+)  # fmt: skip
 
 
 @cache

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps in the functions that they are made of.
 
-In every plan those of ops that say so (`in_parts`); in saved programs those without a kernel.
+In every plan those of ops that say so (`in_parts`); on some devices, and in saved programs, those
+without a kernel.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from nnl.ext.library import DTYPES, Library, is_plain, knows, native_spec, reque
 from nnl.graph.lowering.lowering import definition, lower
 from nnl.graph.program.program import CONSTANT, SPACE, Program, Step
 
+MOST_PARTS = 32  # launches of a device that are worth more than a copy to the host and back
+
 
 def take_apart(program: Program, lib: Library) -> None:
     """Let the parts of ops that are better run as such take their place."""
@@ -31,9 +34,28 @@ def take_apart(program: Program, lib: Library) -> None:
         op = OPS.get(step.op)
         if op is not None and op.attrs_class.in_parts:
             steps += _in_parts(program, step, op.attrs(**step.attrs).decompose, False)
+        elif lib.traits.takes_apart and op is not None and step.ins:
+            steps += _with_kernels(program, step, lib)
         else:
             steps.append(step)
     program.steps = steps
+
+
+def _with_kernels(program: Program, step: Step, lib: Library) -> list[Step]:
+    """A step's parts, if it has no kernel and they have; the step itself if not."""
+    if not step.native or step.view or step.writes or not all(map(is_plain, step.attrs.values())):
+        return [step]
+    say = getattr(OPS[step.op].attrs(**step.attrs), "decompose", None)
+    if say is None or _has_kernel(program, step, lib):
+        return [step]
+    parts = _in_parts(program, step, say, False)
+    folded: set[int] = set()  # of what depends on no input, and is computed once
+    for p in parts:
+        if folded.issuperset(p.ins):
+            folded |= {*p.outs}
+        elif not p.view and not _has_kernel(program, p, lib):
+            return [step]
+    return parts if len(parts) <= MOST_PARTS else [step]
 
 
 def decompose_unknown(program: Program, lib: Library) -> None:
