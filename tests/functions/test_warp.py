@@ -57,6 +57,21 @@ def test_warp_by_grid(rng, size, out, mode, padding, align):
         compare(f, reference, x, fixed=(grid,), order=1)
 
 
+@pytest.mark.parametrize("channels", [15, 16, 37])
+@pytest.mark.parametrize("size,out", [((4, 5), (3, 2)), ((7, 9), (9, 30)), ((3, 4, 5), (2, 3, 5))])
+def test_many_channels_are_warped_as_few(rng, channels, size, out):
+    torch = pytest.importorskip("torch")
+    from tests.functions.against_torch import compare
+
+    compare(
+        lambda x, grid: F.warp_by_grid(x, grid, align_corners=True),
+        lambda x, grid: torch.nn.functional.grid_sample(x, grid, align_corners=True),
+        rng.normal(size=(2, channels, *size)),
+        rng.uniform(-1.5, 1.5, (2, *out, len(size))),
+        order=1,
+    )
+
+
 def test_channel_last_is_the_same_with_axes_moved(rng):
     x, grid = rng.normal(size=(2, 3, 4, 5)), rng.uniform(-1, 1, (2, 3, 2, 2))
     with nn.auto_forward():

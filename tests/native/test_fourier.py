@@ -14,6 +14,7 @@ from tests.native.kernels import require_library
 
 # with factors 2 to 13, larger primes, several axes, more lines than go side by side
 SHAPES = [((3, n), 1) for n in (*range(1, 41), 97, 210, 1009, 2048, 30030)]
+SHAPES += [((n, 8 * n - 9), 1) for n in (16, 17, 33)] + [((16, 15, 24), 2)]
 SHAPES += [((2, 34, 6), 2), ((3, 5, 7, 9), 3), ((37, 64), 1), ((1, 2**15), 1)]
 
 
@@ -37,8 +38,8 @@ def test_transforms_of_all_lengths(inverse: bool, normalized: bool) -> None:
 
 def test_the_middle_frequency_of_a_real_signal_is_real() -> None:
     require_library()
-    for n in (2, 4, 6, 8, 10, 12, 14, 24, 26, 30, 90, 96):
-        real = np.random.default_rng(0).normal(size=(3, n)).astype(np.float32)
+    for n in (2, 4, 6, 8, 10, 12, 14, 16, 24, 26, 30, 64, 90, 96, 128, 1000):
+        real = np.random.default_rng(0).normal(size=(19, n)).astype(np.float32)
         x = nn.Variable.from_numpy_array(np.stack([real, np.zeros_like(real)], axis=-1))
         y = F.fft(x, 1)
         y.forward()

@@ -17,6 +17,7 @@
 #include "nnl/kernel.h"
 #include "nnl/threads.h"
 #include "space.h"
+#include "vector16.h"
 
 namespace nnl {
 namespace {
@@ -312,8 +313,19 @@ class Fourier : public Kernel {
       at[i] = 2 * (line / inner * n * inner + line % inner);
     }
     constexpr int64_t together = 8;  // elements of a line, whose cache lines are then in use
+    const bool whole = inner == 1 && count == lanes;
+    const int64_t blocked = whole ? n / together * together : 0;  // of these as 16 vectors of 16
+    v16 v[lanes];
     if (inverse_) std::swap(now.re, now.im);
-    for (int64_t k = 0; k < n; k += together)
+    for (int64_t k = 0; k < blocked; k += together) {
+      for (int64_t i = 0; i < lanes; ++i) load16(x + at[i] + 2 * k, v[i]);
+      transpose16(v);
+      for (int64_t e = 0; e < together; ++e) {
+        store16(now.re + (k + e) * lanes, v[2 * e]);
+        store16(now.im + (k + e) * lanes, v[2 * e + 1]);
+      }
+    }
+    for (int64_t k = blocked; k < n; k += together)
       for (int64_t i = 0; i < count; ++i)
         for (int64_t e = k; e < std::min(k + together, n); ++e) {
           now.re[e * count + i] = x[at[i] + 2 * inner * e];
@@ -322,7 +334,15 @@ class Fourier : public Kernel {
     if (inverse_) std::swap(now.re, now.im);
     axis.lines.run(count, now, free);
     if (inverse_) std::swap(now.re, now.im);
-    for (int64_t k = 0; k < n; k += together)
+    for (int64_t k = 0; k < blocked; k += together) {
+      for (int64_t e = 0; e < together; ++e) {
+        load16(now.re + (k + e) * lanes, v[2 * e]);
+        load16(now.im + (k + e) * lanes, v[2 * e + 1]);
+      }
+      transpose16(v);
+      for (int64_t i = 0; i < lanes; ++i) store16(y + at[i] + 2 * k, v[i] * scale);
+    }
+    for (int64_t k = blocked; k < n; k += together)
       for (int64_t i = 0; i < count; ++i)
         for (int64_t e = k; e < std::min(k + together, n); ++e) {
           y[at[i] + 2 * inner * e] = now.re[e * count + i] * scale;

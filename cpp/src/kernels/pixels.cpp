@@ -5,6 +5,9 @@
 #include <string>
 
 #include "line.h"
+#include "nnl/threads.h"
+#include "space.h"
+#include "vector16.h"
 
 namespace nnl {
 namespace {
@@ -133,11 +136,22 @@ class SamplePixels : public Kernel {
   explicit SamplePixels(const Signature& s)
       : x_(s.in[0]), index_(s.in[1]), weight_(s.in[2].dtype), y_(s.out[0].dtype) {
     floats_ = are_floats(s, 1, x_.shape[2]) && x_.shape[2];
+    const int64_t pixels = x_.shape[2];
+    if (!floats_ || index_.shape[2] < pixels / 8) return;
+    groups_ = x_.shape[1] / together;
+    if (groups_)
+      for (int i = 0; i < threads(); ++i) spaces_.push_back(space_.floats(pixels * together));
   }
+
+  size_t workspace() const override { return space_.size(); }
 
   void run(const Buffers& b) override {
     const int64_t pixels = x_.shape[2], taps = index_.shape[1], results = index_.shape[2];
-    if (floats_) return floats(b, pixels, taps, results);
+    if (floats_) {
+      if (groups_) by_channels(b, pixels, taps, results);
+      if (groups_ * together < x_.shape[1]) floats(b, pixels, taps, results);
+      return;
+    }
     for (int64_t i = 0, n = x_.size() ? index_.size() : 0; i < n; ++i)
       if (const int64_t v = integer_at(b.in[1], index_.dtype, i); v < 0 || v >= pixels)
         throw ValueError("sample_pixels: index has the value " + std::to_string(v) +
@@ -159,6 +173,64 @@ class SamplePixels : public Kernel {
   }
 
  private:
+  static constexpr int64_t together = 16;  // channels
+
+  // Channels side by side: a pixel of all of them is a vector, and a result a few of these.
+  void by_channels(const Buffers& b, int64_t pixels, int64_t taps, int64_t results) const {
+    const int64_t total = x_.shape[0] * groups_;
+    const int64_t workers = std::min<int64_t>(static_cast<int64_t>(spaces_.size()), total);
+    parallel_for(workers, 1, [&](int64_t begin, int64_t end) {
+      Taps at;
+      for (int64_t w = begin; w < end; ++w) {
+        auto* space = Space::at<float>(b.workspace, spaces_[static_cast<size_t>(w)]);
+        for (int64_t g = total * w / workers; g < total * (w + 1) / workers; ++g) {
+          const int64_t image = g / groups_, to = image * taps * results;
+          const int64_t channel = image * x_.shape[1] + g % groups_ * together;
+          side_by_side(b.input<float>(0) + channel * pixels, pixels, space);
+          float* y = b.output<float>() + channel * results;
+          for (int64_t first = 0; first < results; first += block) {
+            const int64_t n = std::min(block, results - first);
+            at.read("sample_pixels", b.input<int64_t>(1) + to, b.input<float>(2) + to, taps,
+                    results, first, n, pixels);
+            for (int64_t p = 0; p < n; p += together)
+              sums(space, at, taps, p, std::min(together, n - p), y + first + p, results);
+          }
+        }
+      }
+    });
+  }
+
+  static void side_by_side(const float* x, int64_t pixels, float* space) {
+    v16 v[together];
+    for (int64_t p = 0; p < pixels; p += together) {
+      const int64_t n = std::min(together, pixels - p);
+      for (int64_t c = 0; c < together; ++c)
+        if (n == together)
+          load16(x + c * pixels + p, v[c]);
+        else
+          load_some(x + c * pixels + p, n, v[c]);
+      transpose16(v);
+      for (int64_t k = 0; k < n; ++k) store16(space + (p + k) * together, v[k]);
+    }
+  }
+
+  // Results p .. p + n - 1 of the block.
+  static void sums(const float* space, const Taps& at, int64_t taps, int64_t p, int64_t n, float* y,
+                   int64_t step) {
+    v16 v[together] = {}, pixel;
+    for (int64_t k = 0; k < n; ++k)
+      for (int64_t t = 0; t < taps; ++t) {
+        load16(space + at.index[t * block + p + k] * together, pixel);
+        v[k] += pixel * at.weight[t * block + p + k];
+      }
+    transpose16(v);
+    for (int64_t c = 0; c < together; ++c)
+      if (n == together)
+        store16(y + c * step, v[c]);
+      else
+        store_some(y + c * step, n, v[c]);
+  }
+
   void floats(const Buffers& b, int64_t pixels, int64_t taps, int64_t results) const {
     const int64_t channels = x_.shape[1], blocks = (results + block - 1) / block;
     parallel_for(
@@ -169,7 +241,7 @@ class SamplePixels : public Kernel {
             const int64_t n = std::min(block, results - first), to = image * taps * results;
             at.read("sample_pixels", b.input<int64_t>(1) + to, b.input<float>(2) + to, taps,
                     results, first, n, pixels);
-            for (int64_t c = 0; c < channels; ++c) {
+            for (int64_t c = groups_ * together; c < channels; ++c) {
               const float* x = b.input<float>(0) + (image * channels + c) * pixels;
               float* y = b.output<float>() + (image * channels + c) * results + first;
               if (taps == 4)
@@ -202,6 +274,9 @@ class SamplePixels : public Kernel {
   Spec x_, index_;
   DType weight_, y_;
   bool floats_;
+  int64_t groups_ = 0;  // of channels
+  Space space_;
+  std::vector<size_t> spaces_;
 };
 
 // Its gradients: gx[b, c, s] = sum of weight[b, t, p] gy[b, c, p] over index[b, t, p] = s, and

@@ -192,8 +192,10 @@ class Randn : public Kernel {
  private:
   static constexpr int64_t kPairs = 64;
 
-  // sqrt(-2 log(1 - u)) times cosine and sine of 2 pi v, in double by series that float rounds.
+  // sqrt(-2 log(1 - u)) times cosine and sine of 2 pi v, by series that float rounds. Exponents and
+  // differences are taken in double, where they are exact.
   static void by_pairs(const uint64_t* u, const uint64_t* v, float* first, float* second) {
+    float m[kPairs], e[kPairs], r[kPairs], quarter[kPairs];
     for (int64_t k = 0; k < kPairs; ++k) {
       const double x = 1.0 - uniform(u[k]);  // from 2^-53 to 1, exact
       uint64_t shift;
@@ -202,27 +204,29 @@ class Randn : public Kernel {
       const uint64_t rest = (shift & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu;
       // the exponent in the lowest bits of 1.5 * 2^52, which takes it back to a number
       const uint64_t whole = 0x4338000000000000u + (shift >> 52) - (shift >> 63 << 12);
-      double m, e;
-      std::memcpy(&m, &rest, 8);
-      std::memcpy(&e, &whole, 8);
-      e -= 6755399441055744.0;
-      const double s = (m - 1.0) / (m + 1.0), z = s * s;
-      double p = 2.0 / 13;
-      for (const double c : {2.0 / 11, 2.0 / 9, 2.0 / 7, 2.0 / 5, 2.0 / 3}) p = p * z + c;
-      const double log = e * 0.693147180559945309417 + (2.0 * s + s * z * p);
-      const double radius = std::sqrt(-2.0 * log);
-      const double turns = 4.0 * uniform(v[k]), quarter = std::floor(turns + 0.5);
-      const double r = (turns - quarter) * 1.57079632679489661923, q = r * r;
-      const double sine =
-          r +
-          r * q *
-              (-1.0 / 6 + q * (1.0 / 120 + q * (-1.0 / 5040 + q * (1.0 / 362880 - q / 39916800))));
-      const double cosine =
-          1.0 + q * (-0.5 + q * (1.0 / 24 + q * (-1.0 / 720 + q * (1.0 / 40320 - q / 3628800))));
-      const bool odd = quarter == 1.0 || quarter == 3.0;
-      const double c = odd ? sine : cosine, d = odd ? cosine : sine;
-      first[k] = static_cast<float>(radius * (quarter == 1.0 || quarter == 2.0 ? -c : c));
-      second[k] = static_cast<float>(radius * (quarter == 2.0 || quarter == 3.0 ? -d : d));
+      double mantissa, exponent;
+      std::memcpy(&mantissa, &rest, 8);
+      std::memcpy(&exponent, &whole, 8);
+      m[k] = static_cast<float>(mantissa - 1.0);
+      e[k] = static_cast<float>(exponent - 6755399441055744.0);
+      const double turns = 4.0 * uniform(v[k]), nearest = std::floor(turns + 0.5);
+      r[k] = static_cast<float>((turns - nearest) * 1.57079632679489661923);
+      quarter[k] = static_cast<float>(nearest);
+    }
+    for (int64_t k = 0; k < kPairs; ++k) {
+      const float s = m[k] / (m[k] + 2.0f), z = s * s;
+      float p = 2.0f / 11;
+      for (const float c : {2.0f / 9, 2.0f / 7, 2.0f / 5, 2.0f / 3}) p = p * z + c;
+      const float log = e[k] * 0.693147180559945309417f + (2.0f * s + s * z * p);
+      const float radius = std::sqrt(-2.0f * log), q = r[k] * r[k];
+      const float sine =
+          r[k] +
+          r[k] * q * (-1.0f / 6 + q * (1.0f / 120 + q * (-1.0f / 5040 + q * (1.0f / 362880))));
+      const float cosine = 1.0f + q * (-0.5f + q * (1.0f / 24 + q * (-1.0f / 720 + q / 40320)));
+      const bool odd = quarter[k] == 1.0f || quarter[k] == 3.0f;
+      const float c = odd ? sine : cosine, d = odd ? cosine : sine;
+      first[k] = radius * (quarter[k] == 1.0f || quarter[k] == 2.0f ? -c : c);
+      second[k] = radius * (quarter[k] == 2.0f || quarter[k] == 3.0f ? -d : d);
     }
   }
 

@@ -83,9 +83,9 @@ void store(const float* x, float* y, int64_t n);
 void store(const float* x, bf16* y, int64_t n);
 void store(const float* x, f16* y, int64_t n);
 
-// e^x to about 2 units in the last place, in two factors: p 2^n.
+// e^x to about 2 units in the last place, in two factors: p 2^n, and p = 1 + rest.
 struct Exp {
-  float p;
+  float p, rest;
   int32_t n;
   explicit Exp(float x) {
     const float whole = std::nearbyint(x * 1.44269504088896341f);
@@ -97,7 +97,8 @@ struct Exp {
     p = p * r + 4.1665795894e-2f;
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
+    rest = p * r * r + r;
+    p = rest + 1.0f;
     n = static_cast<int32_t>(whole);
   }
 };
@@ -156,18 +157,12 @@ inline float fast_swish(float x) {
   return x / (1.0f + e.p * power_of_two(e.n));
 }
 
-// tanh x; a polynomial near 0, where 1 - 2 / (1 + e^2x) would cancel.
+// tanh x = t / (t + 2), with t = e^2|x| - 1 of which near 0 nothing cancels.
 inline float fast_tanh(float x) {
-  const float a = std::fabs(x), z = x * x;
-  const Exp e(a > 10.0f ? 20.0f : 2.0f * a);  // 1 - 2 e^-20 is 1 by now
-  const float big = 1.0f - 2.0f / (e.p * power_of_two(e.n) + 1.0f);
-  float p = -5.70498872745e-3f;
-  p = p * z + 2.06390887954e-2f;
-  p = p * z - 5.37397155531e-2f;
-  p = p * z + 1.33314422036e-1f;
-  p = p * z - 3.33332819422e-1f;
-  const float small = p * z * x + x;
-  return a < 0.625f ? small : std::copysign(big, x);
+  const float a = std::fabs(x);
+  const Exp e(a > 10.0f ? 20.0f : a + a);  // 1 - 2 e^-20 is 1 by now
+  const float scale = power_of_two(e.n), t = e.rest * scale + (scale - 1.0f);
+  return std::copysign(t / (t + 2.0f), x);
 }
 
 }  // namespace nnl
