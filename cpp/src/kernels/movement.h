@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the kernels that only move data share.
 #pragma once
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -34,8 +35,12 @@ class Moves : public Kernel {
           std::memset(y + begin * f.bytes, 0, static_cast<size_t>((end - begin) * f.bytes));
           return;
         }
-        for (int64_t i = begin; i < end; ++i)
-          std::memcpy(y + i * f.bytes, f.element, static_cast<size_t>(f.bytes));
+        if (begin == end) return;
+        char* to = y + begin * f.bytes;
+        const int64_t total = (end - begin) * f.bytes;
+        std::memcpy(to, f.element, static_cast<size_t>(f.bytes));
+        for (int64_t done = f.bytes; done < total; done += done)  // twice as much each time
+          std::memcpy(to + done, to, static_cast<size_t>(std::min(done, total - done)));
       });
     }
     for (const Move& m : moves_) m.copy.run(b.in[m.input], b.out[m.output]);
