@@ -83,6 +83,31 @@ nb::list moved(const nb::list& given, const nb::list& slots, nb::str space) {
   return found;
 }
 
+bool is_held(nb::handle nd, nb::str space, const nb::dict& holders) {
+  static PyObject* const base = text("base");
+  static PyObject* const mmap = kept(nb::module_::import_("mmap").attr("mmap"));
+  PyObject* buf = buffer(nd.ptr(), space.ptr());
+  if (!buf) throw nb::key_error("bufs");
+  const Py_ssize_t references = Py_REFCNT(buf);
+  nb::object of = nb::steal(PyObject_GetAttr(buf, base));
+  if (!of.is_valid()) throw nb::python_error();
+  if (!of.is_none() && PyObject_IsInstance(of.ptr(), mmap) != 1) return true;
+  nb::object id = nb::steal(PyLong_FromVoidPtr(buf));
+  PyObject* known = PyDict_GetItemWithError(holders.ptr(), id.ptr());
+  return references > 1 + (known ? PyLong_AsSsize_t(known) : 0);
+}
+
+bool unchanged(const nb::dict& arrays, const nb::dict& seen, nb::str space,
+               const nb::dict& holders) {
+  for (auto [slot, nd] : arrays) {
+    PyObject* was = PyDict_GetItemWithError(seen.ptr(), slot.ptr());
+    PyObject* now = core->Record.version.of(core->NdArray.record.of(nd.ptr()));
+    if (!was || PyObject_RichCompareBool(was, now, Py_EQ) != 1) return false;
+    if (is_held(nd, space, holders)) return false;
+  }
+  return true;
+}
+
 nb::list unlike(const nb::list& arrays, const nb::list& others) {
   nb::list found;
   for (size_t i = 0, n = std::min(arrays.size(), others.size()); i < n; ++i) {
@@ -390,6 +415,8 @@ void bind_bulk(nb::module_& m) {
   m.attr("keep") = nb::steal(PyCFunction_New(&keep_method, nullptr));
   m.def("renewed", &renewed);
   m.def("moved", &moved);
+  m.def("is_held", &is_held);
+  m.def("unchanged", &unchanged);
   m.def("unlike", &unlike);
   m.def("become", &become);
   m.def("references", &references);

@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
+from mmap import mmap
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,42 @@ def test_references_are_counted_alike_before_and_after() -> None:
         return [n - m for n, m in zip(more, alone, strict=True)], len(kept)
 
     both(f)
+
+
+def test_arrays_stay_as_they_were_seen_until_somebody_holds_or_writes_them() -> None:
+    def f(loops: Any, arrays: list[NdArray]) -> Any:
+        a, b = arrays[0], arrays[3]
+        given, found = {5: a, 2: b}, []
+
+        def ask(holders: Any) -> None:
+            found.append(loops.unchanged(given, seen, "host", Counter(holders)))
+            found.extend(loops.is_held(nd, "host", Counter(holders)) for nd in given.values())
+
+        seen = {5: a.record.version}
+        ask({})
+        seen[2] = b.record.version
+        ask({})
+        buf = b.bufs["host"]
+        ask({})
+        ask({id(buf): 1})
+        del buf
+        ask({})
+        a.bufs["host"] = np.ones(4, np.float32)[1:3]
+        ask({})
+        a.bufs["host"] = np.ndarray(2, np.float32, buffer=mmap(-1, 8))
+        ask({})
+        a.record.renew(PLAIN)
+        ask({})
+        ask_nothing = loops.unchanged({}, {}, "host", {})
+        return found, ask_nothing
+
+    both(f)
+    found, nothing = f(bulk, made())
+    assert found[::3] == [False, True, False, True, True, False, True, False]
+    assert [x or y for x, y in zip(found[1::3], found[2::3], strict=True)] == [
+        False, False, True, False, False, True, False, False,
+    ]  # fmt: skip
+    assert nothing
 
 
 def test_counts_of_none_are_not_there() -> None:

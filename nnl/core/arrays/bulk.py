@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from mmap import mmap
 from operator import attrgetter
 from sys import getrefcount
 from typing import Any
@@ -39,6 +40,33 @@ def renewed(arrays: WrittenIn, space: str) -> list[tuple[NdArray, str]]:
 def moved(given: Given, slots: Sequence[Any], space: str) -> list[tuple[int, NdArray]]:
     """Those of the arrays whose buffer in a space is not that of their slot."""
     return [(slot, nd) for slot, nd in given if slots[slot] is not nd.bufs.get(space, given)]
+
+
+def _references_to(bufs: Mapping[str, Any], space: str) -> int:
+    buf = bufs[space]
+    return getrefcount(buf)
+
+
+_UNHELD = _references_to({"": object()}, "")  # where only the array has one
+
+
+def is_held(nd: NdArray, space: str, holders: Mapping[int, int]) -> bool:
+    """Whether somebody may have an array's buffer in a space, or memory of it, besides the array
+    and those that are counted by its id."""
+    buf = nd.bufs[space]
+    base = buf.base
+    part = base is not None and not isinstance(base, mmap)  # a file's memory is nobody's else
+    return part or getrefcount(buf) > _UNHELD + holders.get(id(buf), 0)
+
+
+def unchanged(
+    arrays: Mapping[int, NdArray], seen: Mapping[int, int], space: str, holders: Mapping[int, int]
+) -> bool:
+    """Whether all arrays by slot have the versions that were seen, and nobody holds one."""
+    for slot, nd in arrays.items():
+        if seen.get(slot) != nd.record.version or is_held(nd, space, holders):
+            return False
+    return True
 
 
 def unlike(arrays: Sequence[NdArray], others: Sequence[NdArray]) -> list[tuple[NdArray, NdArray]]:
@@ -234,6 +262,8 @@ class Bulk:
     def __init__(self) -> None:
         self.renewed: Callable[..., list[tuple[NdArray, str]]] = renewed
         self.moved: Callable[..., list[tuple[int, NdArray]]] = moved
+        self.is_held: Callable[..., bool] = is_held
+        self.unchanged: Callable[..., bool] = unchanged
         self.unlike: Callable[..., list[tuple[NdArray, NdArray]]] = unlike
         self.become: Callable[[Sequence[NdArray], Sequence[NdArray]], None] = become
         self.references: Callable[[Sequence[Any], Sequence[int]], list[int]] = references

@@ -107,10 +107,7 @@ class Binding:
         the numpy array itself may write to it unseen; as long as there is such a holder nothing is
         trusted, nor is a buffer that is part of another array.
         """
-        return all(
-            self.seen.get(slot) == nd.record.version and not is_held(nd)
-            for slot, nd in self.prepared_from.items()
-        )
+        return BULK.unchanged(self.prepared_from, self.seen, SPACE, HOLDERS)
 
     def mark_prepared(self) -> None:
         """Remember that those steps have run."""

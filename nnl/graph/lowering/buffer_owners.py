@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from mmap import mmap
-from sys import getrefcount
 from threading import RLock
 from typing import Any, cast
 
@@ -33,21 +31,9 @@ def count_holders(bufs: Iterable[int], more: int) -> None:
         BULK.count(HOLDERS, bufs, more)
 
 
-def _references(bufs: dict[str, Any]) -> int:
-    """References to the host buffer of an array, those of this call included."""
-    return getrefcount(bufs[SPACE])
-
-
-UNHELD = _references({SPACE: object()})  # where only the array has one; Pythons count differently
-
-
 def is_held(nd: NdArray) -> bool:
     """Whether somebody besides the array and plans may hold its host buffer, or memory of it."""
-    bufs = nd.bufs
-    known = UNHELD + HOLDERS[id(bufs[SPACE])]
-    base = bufs[SPACE].base
-    part = base is not None and not isinstance(base, mmap)  # a file's memory is nobody's else
-    return part or _references(bufs) > known
+    return BULK.is_held(nd, SPACE, HOLDERS)
 
 
 def read_in_order(nd: NdArray, space: str) -> Any:

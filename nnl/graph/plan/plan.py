@@ -384,7 +384,8 @@ class Plan:
     def run_both(self) -> None:
         """Run the first part and the second."""
         self.run()
-        self.run(second=True)
+        if self.second:
+            self.run(second=True)
 
     def _run_native(self, begin: int, end: int, between: Sequence[Between] = ()) -> None:
         native = self.native

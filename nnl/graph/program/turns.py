@@ -20,26 +20,52 @@ class Turns:
     def __init__(self, most: int | None = None) -> None:
         self._most = most or max(os.cpu_count() or 1, 2)
         self._turn = Lock()  # held by the one that waits: the next ones come after it
-        self._changed, self._running = Condition(), 0
+        self._count = Lock()  # of what is running
+        self._changed, self._running, self._waits = Condition(self._count), 0, False
+        self._shared = _Shared(self)
 
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        with self._turn, self._changed:
-            self._changed.wait_for(lambda: self._running < self._most)
-            self._running += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._running -= 1
-                self._changed.notify()
+    def shared(self) -> _Shared:
+        return self._shared
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         with self._turn:
-            with self._changed:
-                self._changed.wait_for(lambda: not self._running)
+            if self._running:  # which only becomes less meanwhile
+                with self._count:
+                    self._until(1)
             yield
+
+    def begin(self) -> None:
+        with self._turn, self._count:
+            if self._running >= self._most:
+                self._until(self._most)
+            self._running += 1
+
+    def end(self) -> None:
+        with self._count:
+            self._running -= 1
+            if self._waits:
+                self._changed.notify()
+
+    def _until(self, fewer: int) -> None:
+        self._waits = True
+        try:
+            self._changed.wait_for(lambda: self._running < fewer)
+        finally:
+            self._waits = False
+
+
+class _Shared:
+    """A run beside others, without what a generator costs; it has no state of its own."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    def __enter__(self) -> None:
+        self._turns.begin()
+
+    def __exit__(self, *error: Any) -> None:
+        self._turns.end()
 
 
 class Runners:

@@ -158,10 +158,11 @@ class OnnxModel:
         plans = self._plans
         if not plans.static:
             return None
-        pairs = list(zip(plans.infos, values, strict=True))
-        if not all(type(v) is np.ndarray and v.dtype == info.dtype for info, v in pairs):
-            with naming(self.model.file):  # float64, as numpy makes it, numbers and lists
-                values = [_input(info, v, False) for info, v in pairs]
+        for info, v in zip(plans.infos, values, strict=True):
+            if type(v) is not np.ndarray or v.dtype != info.dtype:
+                with naming(self.model.file):  # float64, as numpy makes it, numbers and lists
+                    values = [_input(i, x, False) for i, x in zip(plans.infos, values, strict=True)]
+                break
         return plans.run(values)
 
     def _record(self, **named: Any) -> list[Any]:

@@ -230,7 +230,10 @@ _TAKEN = {np.dtype(t) for t in (np.float32, np.int32, np.int64, bool, STRING)}
 
 
 def _is_small(value: Array) -> bool:
-    return not value.size or bool(-OF_INPUTS <= value.min() and value.max() <= OF_INPUTS)
+    if value.size <= 64:  # a list is read before numpy has begun
+        numbers = value.ravel().tolist()
+        return all([-OF_INPUTS <= n <= OF_INPUTS for n in numbers])
+    return bool(-OF_INPUTS <= value.min() and value.max() <= OF_INPUTS)
 
 
 def _differs(node: Node) -> bool:
