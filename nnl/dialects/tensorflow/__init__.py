@@ -19,6 +19,7 @@ from nnl.dialects.tensorflow import contrib as _contrib
 from nnl.dialects.tensorflow import control as _control
 from nnl.dialects.tensorflow import data as _data
 from nnl.dialects.tensorflow import distributions as _distributions
+from nnl.dialects.tensorflow import estimator as _estimator
 from nnl.dialects.tensorflow import graph as _graph
 from nnl.dialects.tensorflow import host as _host
 from nnl.dialects.tensorflow import image as _image
@@ -26,6 +27,7 @@ from nnl.dialects.tensorflow import initializers as _initializers
 from nnl.dialects.tensorflow import layers as _layers
 from nnl.dialects.tensorflow import losses as _losses
 from nnl.dialects.tensorflow import metrics as _metrics
+from nnl.dialects.tensorflow import mnist as _mnist
 from nnl.dialects.tensorflow import monitored as _monitored
 from nnl.dialects.tensorflow import nn as _nn
 from nnl.dialects.tensorflow import operation as _operation
@@ -182,6 +184,20 @@ def _module(path, **names):
     return made
 
 
+_inputs = _Names(numpy_input_fn=_estimator.numpy_input_fn)
+_estimators = _space(
+    _estimator,
+    "Estimator EstimatorSpec EvalSpec ModeKeys RunConfig TrainSpec train_and_evaluate",
+    inputs=_inputs,
+)
+estimator = _module("estimator", **vars(_estimators))
+_reader = _module(
+    "examples.tutorials.mnist.input_data",
+    DataSet=_mnist.DataSet,
+    read_data_sets=_mnist.read_data_sets,
+)
+_digits = _module("examples.tutorials.mnist", input_data=_reader)
+examples = _module("examples", tutorials=_module("examples.tutorials", mnist=_digits))
 _scoped = {"arg_scope": _contrib.arg_scope, "add_arg_scope": _contrib.add_arg_scope}
 _starts = {
     "xavier_initializer": _initializers.xavier_initializer,

@@ -224,16 +224,18 @@ class MonitoredSession:
     Args:
         hooks: SessionRunHooks.
         checkpoint_dir: Where the last checkpoint is taken from, if there is one.
+        checkpoint_path: One, in place of the last.
     """
 
     def __init__(self, session_creator=None, hooks=None, stop_grace_period_secs=120,
-                 checkpoint_dir=None):  # fmt: skip
+                 checkpoint_dir=None, checkpoint_path=None):  # fmt: skip
         self._hooks, self._coordinator = list(hooks or ()), Coordinator()
         self.graph = get_default_graph()
         for hook in self._hooks:
             hook.begin()
         self._session = Session(graph=self.graph)
-        found = latest_checkpoint(checkpoint_dir) if checkpoint_dir else None
+        last = latest_checkpoint(checkpoint_dir) if checkpoint_dir else None
+        found = checkpoint_path or last
         self._session.run([global_variables_initializer(), local_variables_initializer()])
         if found:
             Saver().restore(self._session, found)
@@ -260,6 +262,10 @@ class MonitoredSession:
         if context.stop_requested:
             self._coordinator.request_stop()
         return made
+
+    def raw_session(self):
+        """The session without hooks."""
+        return self._session
 
     def run_step_fn(self, step_fn):
         """f(context with session, run_with_hooks and request_stop)."""
@@ -302,10 +308,6 @@ class SingularMonitoredSession(MonitoredSession):
     def __init__(self, hooks=None, scaffold=None, master="", config=None, checkpoint_dir=None,
                  stop_grace_period_secs=120):  # fmt: skip
         super().__init__(None, hooks, checkpoint_dir=checkpoint_dir)
-
-    def raw_session(self):
-        """The session without hooks."""
-        return self._session
 
 
 def MonitoredTrainingSession(master="", is_chief=True, checkpoint_dir=None, scaffold=None,

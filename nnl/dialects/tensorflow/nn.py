@@ -190,15 +190,11 @@ def _weighted_loss(targets=None, logits=None, pos_weight=None, name=None, labels
     return N.add((1.0 - t) * x, weight * tail, name=name)
 
 
-def _nce_loss(weights, biases, labels, inputs, num_sampled, num_classes, num_true=1,
-              sampled_values=None, remove_accidental_hits=False, partition_strategy="mod",
-              name="nce_loss"):  # fmt: skip
-    """Noise-contrastive estimation: the true class against classes drawn log-uniformly.
-
-    Source: Gutmann and Hyvarinen, Noise-contrastive estimation, AISTATS 2010.
-    """
-    if num_true != 1 or sampled_values is not None:
-        raise NotImplementedError("nce_loss: num_true is 1 and sampled_values are drawn here")
+def _sampled(weights, biases, labels, inputs, num_sampled, num_classes, num_true, values, what):
+    """(scores of the true class, those of classes drawn log-uniformly, these classes, the labels);
+    from each score goes the logarithm of how often its class is drawn."""
+    if num_true != 1 or values is not None:
+        raise NotImplementedError(f"{what}: num_true is 1 and sampled_values are drawn here")
     target, scale = N.reshape(cast(labels, np.int32), [-1]), float(np.log(num_classes + 1.0))
     drawn = cast(N.exp(random_uniform([num_sampled]) * scale) - 1.0, np.int32)
     drawn = N.minimum(N.stop_gradient(drawn), num_classes - 1)
@@ -210,10 +206,39 @@ def _nce_loss(weights, biases, labels, inputs, num_sampled, num_classes, num_tru
     true = N.reduce_sum(inputs * N.gather(weights, target), 1)
     true = true + N.gather(biases, target) - expected(target)
     noise = N.matmul(inputs, N.gather(weights, drawn), transpose_b=True)
-    noise = noise + N.gather(biases, drawn) - expected(drawn)
+    return true, noise + N.gather(biases, drawn) - expected(drawn), drawn, target
+
+
+def _nce_loss(weights, biases, labels, inputs, num_sampled, num_classes, num_true=1,
+              sampled_values=None, remove_accidental_hits=False, partition_strategy="mod",
+              name="nce_loss"):  # fmt: skip
+    """Noise-contrastive estimation: the true class against classes drawn log-uniformly.
+
+    Source: Gutmann and Hyvarinen, Noise-contrastive estimation, AISTATS 2010.
+    """
+    true, noise, *_ = _sampled(weights, biases, labels, inputs, num_sampled, num_classes, num_true,
+                               sampled_values, "nce_loss")  # fmt: skip
     found = _sigmoid_loss(labels=N.zeros_like(noise), logits=noise)
     positive = _sigmoid_loss(labels=N.ones_like(true), logits=true)
     return N.add(positive, N.reduce_sum(found, 1), name=name)
+
+
+def _sampled_softmax_loss(weights, biases, labels, inputs, num_sampled, num_classes, num_true=1,
+                          sampled_values=None, remove_accidental_hits=True,
+                          partition_strategy="mod", name="sampled_softmax_loss",
+                          seed=None):  # fmt: skip
+    """The loss of softmax over the true class and classes drawn log-uniformly.
+
+    Source: Jean et al., On Using Very Large Target Vocabulary, ACL 2015.
+    """
+    true, noise, drawn, target = _sampled(
+        weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values, name
+    )
+    if remove_accidental_hits:
+        hits = N.equal(N.expand_dims(drawn, 0), N.expand_dims(target, 1))
+        noise = noise - 1e9 * cast(hits, np.float32)
+    whole = N.concat([N.expand_dims(true, 1), noise], 1)
+    return N.subtract(N.reduce_logsumexp(whole, 1), true, name=name)
 
 
 # fmt: off
@@ -258,6 +283,7 @@ NN = defined({
     "sigmoid_cross_entropy_with_logits": _sigmoid_loss,
     "weighted_cross_entropy_with_logits": _weighted_loss,
     "nce_loss": _nce_loss,
+    "sampled_softmax_loss": _sampled_softmax_loss,
     "embedding_lookup": lambda params, ids, partition_strategy="mod", name=None, **_: N.gather(
         params[0] if isinstance(params, list) else params, ids, name=name),
     "zero_fraction": lambda value, name=None: N.reduce_mean(
