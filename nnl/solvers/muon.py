@@ -134,9 +134,11 @@ class Muon(Solver):
         eps: float = 1e-8,
         adam: str = "embed|tokens|positions|head",
     ) -> None:
+        if not isinstance(adam, str):
+            raise ValueError(f"Muon: adam is {adam!r:.60}, wanted a regular expression as a text")
         try:
             self._adam = re.compile(adam or "(?!)")
-        except (re.error, TypeError) as e:
+        except re.error as e:
             raise ValueError(f"Muon: adam is {adam!r:.60}, which is no pattern: {e}") from None
         if type(steps) is not int or not 0 < steps < 100:
             raise ValueError(f"Muon: steps is {steps!r:.40}, wanted a whole number from 1 to 99")

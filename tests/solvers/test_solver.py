@@ -175,6 +175,8 @@ BAD = [
     ("RMSprop", {"eps": -1e-8}, "RMSprop: eps is -1e-08, wanted a finite number >= 0"),
     ("AdaBound", {"gamma": 0}, "AdaBound: gamma is 0, wanted a finite number > 0"),
     ("Lamb", {"gamma_l": 3, "gamma_u": 2}, "Lamb: gamma_l is 3, wanted at most gamma_u 2"),
+    ("Muon", {"adam": (1, 2)}, r"Muon: adam is \(1, 2\), wanted a regular expression as a text"),
+    ("Muon", {"adam": "("}, r"Muon: adam is '\(', which is no pattern: missing \)"),
 ]
 
 
