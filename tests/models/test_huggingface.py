@@ -185,7 +185,7 @@ def test_a_folder_without_config_is_named(tmp_path):
 
 def test_programs_that_cannot_be_are_named(tmp_path):
     model = models.from_config(SIZES)
-    with pytest.raises(ValueError, match="batch 1, capacity 5000 and chunk 64, wanted at least 1"):
+    with pytest.raises(ValueError, match="batch 1, capacity 5000, chunk 64 and source 512, wanted"):
         model.save_program(tmp_path / "a.nnlp", capacity=5000)
 
 
