@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/real.h"
 #include "nnl/json.h"
 #include "nnl/model.h"
 #include "random.h"
@@ -137,13 +138,13 @@ std::string trimmed(const std::string& text) {
 struct Generator::State {
   explicit State(const std::string& path)
       : file(path), read(program("read")), step(program("step")) {
-    const Spec &tokens = read.input("tokens").spec(), &scores = step.output("scores").spec();
-    if (tokens.shape.size() != 2 || scores.shape.size() != 2)
+    const Spec &tokens = read.input("tokens").spec(), &made = step.output("scores").spec();
+    if (tokens.shape.size() != 2 || made.shape.size() != 2 || !is_real(made.dtype))
       throw ValueError("Generator: " + path + " takes tokens " + tokens.text() +
                        ", wanted those of texts");
     texts.resize(static_cast<size_t>(tokens.shape[0]));
     chunk = tokens.shape[1];
-    vocabulary = scores.shape[1];
+    vocabulary = made.shape[1];
     for (const std::string& name : file.parameters()) {
       if (name.rfind("cache/", 0) != 0) continue;
       const Shape shape = file.parameter(name).spec().shape;
@@ -254,7 +255,11 @@ struct Generator::State {
     for (const Job& job : jobs)
       for (int64_t n = counts[job.row]; n > 0; --n)
         texts[job.row].push_back(job.whole[texts[job.row].size()]);
-    return m.output("scores").data<float>();
+    const Tensor& found = m.output("scores");
+    if (found.spec().dtype == DType::f32) return found.data<float>();
+    scores.resize(static_cast<size_t>(found.size()));
+    convert(found.spec().dtype, found.data(), DType::f32, scores.data(), found.size());
+    return scores.data();
   }
 
   // Read when it is first asked for: a large vocabulary takes a while.
@@ -276,6 +281,7 @@ struct Generator::State {
   std::vector<std::pair<std::string, std::vector<char>>> memory;  // what it gives, by row
   int64_t chunk = 0, vocabulary = 0, capacity = 0;
   std::vector<Tokens> texts;  // what is in the caches, by row
+  std::vector<float> scores;  // where the model gives others
 
  private:
   std::unique_ptr<Speech> speech_;

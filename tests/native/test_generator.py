@@ -11,9 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 
 import nnl as nn
 from nnl import models
+from nnl.ext_utils import get_extension_context
 from nnl.models.generation.sampling import Sampling
 from nnl.serving.program import ProgramRows
 from tests.models.texts import write_folder
@@ -99,6 +101,22 @@ def test_texts_side_by_side_are_what_each_is_alone(model, chat, tmp_path, batch)
     drawn = chat(path, prompts, *how, "--together")[0]
     assert chat(path, prompts[:2], *how, "--together")[0] == drawn[:2] != want[:2]
     assert chat(path, prompts[:1], *how)[0] == drawn[:1]
+
+
+@pytest.mark.parametrize("precision", ["float", "bfloat16"])
+def test_weights_of_16_bits_are_read_as_they_are(model, chat, tmp_path, precision):
+    made, _ = model
+    if "layer1/attention/q/codes" in made.parameters():
+        pytest.skip("its weights have 8 bits")
+    with nn.parameter_scope(f"narrow{precision}"):
+        small = models.from_config(SIZES)
+    for k, v in small.parameters().items():
+        v.d = made.parameters()[k].d
+        v.data.cast(bfloat16)
+    with nn.context_scope(get_extension_context("cpu", type_config=precision)):
+        small.save_program(tmp_path / "small.nnlp", capacity=48, chunk=8)
+        want = small.generate(PROMPTS[0], 12)
+    assert chat(tmp_path / "small.nnlp", PROMPTS[:1], "--most", 12)[0] == [want]
 
 
 @pytest.mark.parametrize("batch", [1, 2])

@@ -34,6 +34,7 @@ from nnl.graph.passes.rewriting.common_steps import merge_common
 from nnl.graph.passes.rewriting.constants import fold_constants
 from nnl.graph.passes.rewriting.decompose import decompose_unknown, take_apart
 from nnl.graph.passes.rewriting.inner_programs import give_kernels
+from nnl.graph.passes.rewriting.narrow_weights import narrow_weights
 from nnl.graph.passes.rewriting.prune import prune
 from nnl.graph.program.program import Program, Step, verify
 
@@ -52,6 +53,7 @@ PASSES: list[Pass] = [
     take_apart,
     fold_constants,
     merge_common,
+    narrow_weights,
     fold_padding,
     fuse_attention,
     pack_attention,
