@@ -366,3 +366,26 @@ def test_a_transposed_convolution_of_many_channels():
     x = np.ones((1, 1024, 32, 32), np.float32)
     y = load(file).run(x)[0]
     assert y.shape == x.shape and (y[0, 5] == 2).all() and not y[0, 4].any()
+
+
+@pytest.mark.parametrize(
+    ("equation", "left", "right"),
+    [
+        ("i, j -> i j", (3,), (4,)),
+        ("i,j->ji", (3,), (4,)),
+        ("bthd,bshd->bhts", (2, 3, 4, 5), (2, 6, 4, 5)),
+        ("abc,cde->abde", (2, 3, 4), (4, 5, 6)),
+        ("abc,bc->a", (2, 3, 4), (3, 4)),
+        ("ab,bc->abc", (2, 3), (3, 4)),
+        ("ij,k->j", (2, 3), (4,)),  # sums one operand
+        ("ii,ij->j", (2, 2), (2, 3)),
+    ],
+)
+def test_einsum_of_two_operands(equation, left, right):
+    a, b = (np.random.default_rng(len(s)).normal(size=s).astype("f") for s in (left, right))
+    nodes = [node("Einsum", ["a", "b"], ["y"], equation=equation)]
+    data = model(nodes, {"a": (T.FLOAT, left), "b": (T.FLOAT, right)}, {"y": T.FLOAT})
+    (want,) = ort.InferenceSession(data).run(None, {"a": a, "b": b})
+    (y,) = load(data).run({"a": a, "b": b})
+    assert y.shape == want.shape
+    np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-6)

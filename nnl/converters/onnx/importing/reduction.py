@@ -229,7 +229,40 @@ def einsum(ctx: Any, node: Any, *values: Any) -> Any:
     equation = node.equation.replace(" ", "")
     if not any(map(is_var, values)) and values[0].dtype.kind in "iuf":
         return np.einsum(equation, *values)
+    if len(values) == 2 and all(is_float(dtype_of(v)) for v in values):
+        y = _as_product(equation, *map(var, values))
+        if y is not None:
+            return y
     return F.einsum(*map(var, values), equation=equation)
+
+
+def _as_product(equation: str, a: Any, b: Any) -> Any:
+    """A product of matrices, or of elements where nothing is summed, of transposed operands, which
+    more engines have than einsum; None for what is none."""
+    terms, arrow, out = equation.partition("->")
+    left, _, right = terms.partition(",")
+    if not arrow or any(len({*t}) < len(t) or not t.isalpha() for t in (left, right, out)):
+        return None
+    if len(left) != a.ndim or len(right) != b.ndim or not {*left} ^ {*right} <= {*out}:
+        return None
+    sizes = dict(zip(left + right, a.shape + b.shape, strict=True))
+    if tuple(sizes[c] for c in left) != a.shape or not {*out} <= {*sizes}:
+        return None
+    batch = [c for c in left if c in right and c in out]
+    inner = [c for c in left if c in right and c not in out]
+    rows, columns = [c for c in left if c not in right], [c for c in right if c not in left]
+    a = transpose(a, [left.index(c) for c in batch + rows + inner])
+    b = transpose(b, [right.index(c) for c in batch + inner + columns])
+    kept = [sizes[c] for c in batch]
+    r, k, n = ([sizes[c] for c in some] for some in (rows, inner, columns))
+    if inner:
+        a = F.reshape(a, (*kept, math.prod(r), math.prod(k)))
+        b = F.reshape(b, (*kept, math.prod(k), math.prod(n)))
+        y = F.reshape(product(a, b), (*kept, *r, *n))
+    else:
+        a = F.reshape(a, (*kept, *r, *[1] * len(n)))
+        y = pair(F.mul2, a, F.reshape(b, (*kept, *[1] * len(r), *n)))
+    return transpose(y, [(batch + rows + columns).index(c) for c in out])
 
 
 @onnx_import("Det")
