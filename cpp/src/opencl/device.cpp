@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "files.h"
+#include "nnl/crc32.h"
 
 namespace nnl::opencl {
 namespace {
@@ -45,13 +46,6 @@ std::string cache_folder() {
   if (!own.empty()) return own + "/opencl";
   if (!base.empty()) return base + "/nnl/opencl";
   return home.empty() ? "" : home + "/.cache/nnl/opencl";
-}
-
-// FNV-1a: Fowler, Noll, Vo. Only names files: what is in them is compared.
-uint64_t hash_of(const std::string& text) {
-  uint64_t h = 0xcbf29ce484222325u;
-  for (unsigned char c : text) h = (h ^ c) * 0x100000001b3u;
-  return h;
 }
 
 }  // namespace
@@ -111,9 +105,9 @@ Handle Device::program(const std::string& text, const std::string& what) {
   const Functions& cl = functions();
   std::string path = cache_folder();
   if (!path.empty()) {
+    const std::string key = identity_ + text + '\0';
     char name[32];
-    std::snprintf(name, sizeof name, "/%016llx.bin",
-                  static_cast<unsigned long long>(hash_of(identity_ + text)));
+    std::snprintf(name, sizeof name, "/%08x%08zx.bin", crc32(key.data(), key.size()), key.size());
     path += name;
     if ((known = from_cache(path, text))) return known;
   }
