@@ -183,10 +183,9 @@ def test_profile_names_every_step(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("part", range(8))
-def test_samples_of_all_functions_give_what_the_native_engine_gives(tmp_path, part):
+def test_every_eighth_sample_gives_what_the_native_engine_gives(tmp_path):
     ran = set()
-    for op, i in [p.values for p in CASES[part::8]]:
+    for op, i in [p.values for p in CASES[::8]]:
         path = tmp_path / f"{op.name}-{i}.nnlp"
         with nn.context_scope(get_extension_context("opencl")):
             try:
