@@ -31,7 +31,7 @@ ATTEMPTS = (
     (1, 1, 40), (1, 4, 40), (1, 16, 40), (1, 1, 12), (2, 2, 24), (8, 1, 16),
     (32, 1, 10), (32, 4, 10),
 )  # fmt: skip
-ASKED = 24  # sizes that tell which of several expressions a number is
+ASKED = 32  # sizes that tell which of several expressions a number is
 MULTIPLES = (1, 2, 4, 8, 16)
 UNBUILT = (
     ValueError,
@@ -86,16 +86,18 @@ def record_open(
     """
     error: Exception | None = None
     free = [n for n in dims if n not in ranged]
+    left = ASKED
 
     def tried(multiples: Mapping[str, int], scale: int, span: int) -> T | None:
-        nonlocal error
+        nonlocal error, left
         found = {n: d._replace(multiple=multiples.get(n, d.multiple)) for n, d in dims.items()}
         asked: list[dict[str, int]] = []
         while True:
             sizes = [*witnesses(found, scale, span, count), *asked]
             try:
                 opened = OpenGraphs(found, sizes, axes, [build(s) for s in sizes])
-                for more in [*wider(found, sizes[:count])]:
+                small = witnesses(found, 1, span, count) if asked and scale > 1 else []
+                for more in [*wider(found, sizes[:count]), *small]:
                     with suppress(*UNBUILT):  # a network may have a bound
                         opened.graphs.append(build(more))
                         sizes.append(more)
@@ -110,9 +112,10 @@ def record_open(
                 return use(opened)
             except UNBUILT as e:
                 ask = e.ask if isinstance(e, Unexplained) else {}
-                if not ask or len(asked) == ASKED:
+                if not ask or not left:
                     error = error or e
                     return None
+                left -= 1
                 asked.append({**sizes[0], **ask})
 
     for multiple, scale, span in attempts:

@@ -367,10 +367,13 @@ def _rounded(v: Vector, bases: Known) -> Iterator[Expression | Ask]:
             elif fits:
                 d, least, end = fits[0]
                 cs = [c for c in range(least + 1, end + 1) if not (low + c) % gcd(step, d)]
-                if cs:
-                    c = cs[len(cs) // 2]
-                    far = range(high, high - d * step, -step)  # which is large enough for others
-                    yield Ask(x, next(n for n in far if not (n + c) % d))
+                # between neighbours far from the smallest, which may be special
+                far = range(high, max(high - d * step, low), -step)
+                edge = next(
+                    (n for n in far if (n + (cs or [least])[len(cs) // 2]) % d < step), high
+                )
+                if cs or not {edge, edge - step} <= {*x}:
+                    yield Ask(x, edge if cs or edge not in x else edge - step)
                     continue
                 c, k = least % d, first + g * (least // d)
                 whole = _times([("//", _plus(e, c), d)], abs(g))
