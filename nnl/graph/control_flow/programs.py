@@ -81,6 +81,7 @@ class Recorded:
             slot.role, slot.name = INPUT, f"x{k}"
         program.found.clear()  # of arrays that will be others
         program.parts_of_others.clear()
+        program.shared.clear()
         program.outputs = {f"y{k}": binding.slot_of[key] for k, key in enumerate(keys)}
         return program
 

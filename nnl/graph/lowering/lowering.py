@@ -28,6 +28,7 @@ from nnl.graph.program.program import (
     Step,
     repeated,
 )
+from nnl.graph.program.sharing import find_shared
 
 NO_GRADIENTS: Mapping[Key, Any] = {}
 
@@ -59,6 +60,8 @@ def lower(
     for i, node in enumerate(nodes):
         lowering.add(node, i >= cut)
     program, binding = lowering.program, lowering.binding
+    made = [(n, nd) for nd, n, _ in lowering.stays]
+    program.shared = find_shared([*binding.arrays.items(), *made])
     for step in program.steps:
         for p in step.writes:
             slot = program.slots[program.root(step.ins[p])]
@@ -123,9 +126,15 @@ class _Lowering:
                     self.stays.append((node.outs[i], outs[-1], node))
         step.ins, step.outs = tuple(ins), tuple(outs)
         program.steps.append(step)
-        if step.writes:
-            written = {program.root(ins[p]) for p in step.writes}
-            self.casts = {k: v for k, v in self.casts.items() if program.root(k[0]) not in written}
+        written = {slots[program.root(ins[p])].memory for p in step.writes}
+        if self.casts and (written or self.stays):
+            self.casts = {k: v for k, v in self.casts.items() if self._stays(k[0], written)}
+
+    def _stays(self, slot: int, written: set[int]) -> bool:
+        """Whether a slot is none of the memory written, nor shares a part with anything."""
+        n = self.program.root(slot)
+        nd = self.binding.arrays.get(n)
+        return self.program.slots[n].memory not in written and (nd is None or nd.record.own is None)
 
     def _converted(self, slot: int, spec: Spec, place: int, node: Node, reader: Step) -> int:
         """The slot in the type that a step computes with: made once, however many steps read it.

@@ -90,7 +90,8 @@ def computed_in_place(program: Program, given: Set[int], pinned: Set[int]) -> di
         mine = [s for s in (value, step.outs[0]) if s not in pinned]
         if writers[to] > 1 or any(p < at < t for at in readers[to]):
             continue
-        if to in parts or any(p <= at < t for part in parts for at in readers.get(part, ())):
+        others = parts | program.shared.get(to, set())
+        if to in parts or any(p <= at < t for x in others for at in readers.get(x, ())):
             continue
         if any(
             s in viewed or s in found or program.root(s) != s

@@ -219,6 +219,7 @@ class Program:
         found: {given slot: orders and types in which its array was current when it was lowered};
             a hint, for passes.
         parts_of_others: Given slots whose memory is a part of something else; another hint.
+        shared: {root: others that may have memory of it}, of arrays that share it.
         results: {slot: given slot} of copies that the run makes of values it writes.
         folded: {slot of a constant: the step that has made it}.
         outputs: {name: slot} of the results of a program that is saved.
@@ -243,6 +244,7 @@ class Program:
         self.gradients: dict[int, int] = {}
         self.found: dict[int, frozenset[str]] = {}
         self.parts_of_others: set[int] = set()
+        self.shared: dict[int, set[int]] = {}
         self.results: dict[int, int] = {}
         self.folded: dict[int, Step] = {}
         self.outputs: dict[str, int] = {}

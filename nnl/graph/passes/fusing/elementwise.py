@@ -7,6 +7,7 @@ from nnl.core.ops import elementwise
 from nnl.core.ops.elementwise import program_of
 from nnl.ext.library import PROGRAM, Library, kernel_names
 from nnl.graph.program.program import Program, Step
+from nnl.graph.program.sharing import written_by
 
 MOST_STEPS = 128  # in one loop; the kernel has a limit on values, and compiling must stay linear
 FLOATS = frozenset(["float32", "float16", "bfloat16"])
@@ -71,7 +72,7 @@ class _Fuser:
         slots = self.program.slots
         specs = [slots[i].spec for i in step.ins]
         out = slots[step.outs[0]].spec
-        if 0 in step.ins or out.type_name not in WRITTEN:
+        if 0 in step.ins or out.type_name not in WRITTEN or step.outs[0] in self.program.shared:
             return None
         if any(s.type_name not in READ for s in specs):
             return None
@@ -91,7 +92,7 @@ class _Fuser:
             group = self._maker(i)
             if group is not None:
                 self._close(group)
-        written = {self.program.root(step.ins[p]) for p in step.writes}
+        written = written_by(self.program, step)
         if written:
             for group in [g for g in self.open if g.reads & written]:
                 self._close(group)

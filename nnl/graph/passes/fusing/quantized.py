@@ -16,6 +16,7 @@ import numpy as np
 
 from nnl.ext.library import Library, kernel_names
 from nnl.graph.program.program import Program, Step
+from nnl.graph.program.sharing import sharing
 
 QUANTIZE, DEQUANTIZE = "quantize_linear", "dequantize_linear"
 PRODUCTS = {
@@ -57,7 +58,7 @@ def lower_quantized(program: Program, lib: Library) -> None:
 class _Lowerer:
     def __init__(self, program: Program) -> None:
         self.program, self.slots = program, program.slots
-        self.written, self.views = program.written(), program.views()
+        self.written, self.views = sharing(program, program.written()), program.views()
         self.readers = program.readers()
         rounding = [s for s in program.steps if s.op in (QUANTIZE, DEQUANTIZE)]
         self.numbers = {program.root(i) for s in rounding for i in s.ins[1:]}  # they stay floats

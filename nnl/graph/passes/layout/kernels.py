@@ -19,6 +19,7 @@ from nnl.ext.library import (
     request,
 )
 from nnl.graph.program.program import Program, Step
+from nnl.graph.program.sharing import sharing, written_by
 
 CONVERT = "to_layout"  # the kernel that changes an array's order
 
@@ -188,9 +189,10 @@ class _Chooser:
         self.steps.append(step)
         for source, o in after:
             self._convert(source, o, step.second)
-        for p in step.writes:  # other forms of what it has changed are stale
-            root = self.program.root(step.ins[p])
-            for key in [k for k in self.forms if self.program.root(k[0]) == root]:
+        written = written_by(self.program, step) | sharing(self.program, {o for _, o in after})
+        written -= {*outs, *(o for _, o in after)}
+        if written:  # other forms of what it has changed are stale
+            for key in [k for k in self.forms if self.program.root(k[0]) in written]:
                 stale = self.forms.pop(key)
                 self.program.forms.pop(key[0], None)
                 self.program.forms.pop(stale, None)

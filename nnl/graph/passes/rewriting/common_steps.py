@@ -7,6 +7,7 @@ from typing import Any
 
 from nnl.ext.library import Library, is_plain
 from nnl.graph.program.program import Program, Step
+from nnl.graph.program.sharing import written_by
 
 
 def merge_common(program: Program, lib: Library) -> None:
@@ -29,10 +30,10 @@ def merge_common(program: Program, lib: Library) -> None:
     steps = []
     for step in program.steps:
         step.ins = tuple([same.get(i, i) for i in step.ins])
+        for root in written_by(program, step):
+            for key in touch.pop(root, ()):
+                seen.pop(key, None)
         if step.writes:
-            for p in step.writes:
-                for key in touch.pop(program.root(step.ins[p]), ()):
-                    seen.pop(key, None)
             steps.append(step)
             continue
         # A view is free, and a step of its own keeps roots simple. What is written stands for no

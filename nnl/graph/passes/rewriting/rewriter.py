@@ -8,6 +8,7 @@ from typing import Any
 
 from nnl.ext.library import Library, native_spec
 from nnl.graph.program.program import Program, Step
+from nnl.graph.program.sharing import sharing, written_by
 
 
 class Rewriter:
@@ -69,11 +70,12 @@ class Rewriter:
         Then the first may run where the last one stands.
         """
         root = self.program.root
+        if not self.program.shared.keys().isdisjoint((*first.outs, *last.outs)):
+            return False  # others see when it is written
+        makes = sharing(self.program, makes)
         for t in range(self.order[first] + 1, self.order[last]):
             s = self.program.steps[t]
-            if any(root(i) in makes for i in s.ins) or any(
-                root(s.ins[p]) in reads for p in s.writes
-            ):
+            if any(root(i) in makes for i in s.ins) or written_by(self.program, s) & reads:
                 return False
         return True
 
