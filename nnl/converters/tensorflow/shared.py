@@ -7,7 +7,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from nnl.converters.onnx.file.registry import ONNX
+from nnl.converters.onnx.file.registry import ONNX, Whole
 
 for _family in (
     "arithmetic indexing reduction shape layers.convolution layers.normalization layers.pooling"
@@ -28,12 +28,6 @@ class Call:
 
     def __getattr__(self, name: str) -> Any:
         return self.attributes.get(name)
-
-
-class Whole:
-    """What importers ask of a run of an ONNX file: its sizes are whole, none is only a bound."""
-
-    open = bounded = False
 
 
 def onnx(name: str, *values: Any, outputs: int = 1, **attributes: Any) -> Any:

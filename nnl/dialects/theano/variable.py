@@ -12,7 +12,7 @@ import numpy as np
 
 import nnl.functions as F
 import nnl.workspace as ws
-from nnl.converters.onnx.file.registry import ONNX
+from nnl.converters.onnx.file.registry import ONNX, Whole
 from nnl.converters.onnx.importing import arithmetic as _arithmetic  # noqa: F401  registers
 from nnl.converters.onnx.values.values import array, dtype_of, is_var, known, tagged
 from nnl.core.interpreters.interpreter import EAGER
@@ -312,7 +312,7 @@ def _typed(v: Any, dtype: Any) -> Any:
 def handled(name: str, *values: Any, **attributes: Any) -> Any:
     """What the importer of an operator of ONNX makes of values."""
     handler: Any = ONNX.find_import(name, 10**6, "")
-    return handler(None, SimpleNamespace(since=10**6, **attributes), *values)
+    return handler(Whole, SimpleNamespace(since=10**6, **attributes), *values)
 
 
 def made(

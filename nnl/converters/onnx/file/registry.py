@@ -109,3 +109,10 @@ def one_to_one() -> dict[str, Any]:
 @cache
 def _one_to_one(known: int) -> dict[str, Any]:
     return {op.onnx.op_type: op for op in OPS.values() if op.onnx is not None}
+
+
+class Whole:
+    """What importers ask of a run, where other formats call them: sizes are whole, none is only a
+    bound, and no slice ends where only the run knows."""
+
+    open = bounded = cuts = False
