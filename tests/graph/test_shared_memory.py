@@ -74,3 +74,34 @@ def test_random_orders_of_reads_and_assignments(seed):
     for v, w in values:
         np.testing.assert_allclose(v.d, w, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(b.data, plain, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("static", [True, False])
+def test_a_leaf_that_a_function_writes_is_read_as_it_is_then(static):
+    """The gradient of t = v * v is that of the value which its backward finds."""
+    v, x = leaf(nn.NdArray.from_numpy_array(np.ones(3, np.float32))), nn.Variable((3,))
+    v.need_grad, x.d = True, 5
+    with nn.auto_forward(not static):
+        t = v * v
+        y = F.mul_scalar(x, 2.0, outputs=[v.data])
+        w = v * 2.0
+        total = F.sum(t) + F.sum(w)
+        if static:
+            nn.forward_all([t, y, w, total])
+        assert t.d.tolist() == [1] * 3 and w.d.tolist() == [20] * 3 and v.d.tolist() == [10] * 3
+        v.grad.zero()
+        total.backward()
+    assert v.g.tolist() == [22] * 3
+
+
+@pytest.mark.parametrize("whole_written", [True, False])
+def test_a_leaf_of_which_a_function_writes_a_part_is_refused(whole_written):
+    b = nn.NdArray.from_numpy_array(np.ones((4, 2), np.float32))
+    part = b.narrow(0, 0, 2)
+    read, written = (part, b) if whole_written else (b, part)
+    v, x = leaf(read), nn.Variable(written.shape)
+    first = v * 3.0
+    y = F.mul_scalar(x, 2.0, outputs=[written])
+    again = v * 2.0
+    with pytest.raises(NotImplementedError, match="shares a part of its memory with what mul_sc"):
+        nn.forward_all([first, y, again])

@@ -156,11 +156,13 @@ class _Lowering:
 
     def input_slot(self, value: Value) -> int:
         slot = self.binding.slot_of.get(value.key)
-        if slot is None:
-            # an unlinked copy of what an earlier node of this graph makes is that edge's value
-            slot = self.made_here.get(id(value.array))
-            if slot is None:
-                slot = self._written_before(value) or self._given(value)
+        if slot is None or (
+            value.node is None and (self.stays or id(value.array) in self.made_here)
+        ):
+            # an unlinked copy of what an earlier node of this graph makes is that edge's value, and
+            # so is a leaf that a node has written since another one has read it
+            made = self.made_here.get(id(value.array)) or self._written_before(value)
+            slot = made or slot or self._given(value)
             self.binding.slot_of[value.key] = slot
         return slot
 
