@@ -23,6 +23,7 @@ from nnl.dialects.tensorflow.monitored import (
 from nnl.dialects.tensorflow.saver import latest_checkpoint
 from nnl.dialects.tensorflow.session import OutOfRangeError
 from nnl.dialects.tensorflow.train import get_or_create_global_step
+from nnl.dialects.tensorflow.variables import set_random_seed
 
 
 class ModeKeys:
@@ -66,10 +67,8 @@ class RunConfig:
                  keep_checkpoint_max=5, keep_checkpoint_every_n_hours=10000,
                  log_step_count_steps=100, **_):  # fmt: skip
         self.model_dir, self.tf_random_seed = model_dir, tf_random_seed
-        self.save_summary_steps, self.save_checkpoints_steps = (
-            save_summary_steps,
-            save_checkpoints_steps,
-        )
+        self.save_summary_steps = save_summary_steps
+        self.save_checkpoints_steps = save_checkpoints_steps
         self.save_checkpoints_secs = save_checkpoints_secs
         self.log_step_count_steps = log_step_count_steps
 
@@ -125,8 +124,6 @@ class Estimator:
 
     def _built(self, input_fn, mode):
         if self.config.tf_random_seed is not None:
-            from nnl.dialects.tensorflow.variables import set_random_seed
-
             set_random_seed(self.config.tf_random_seed)
         step = get_or_create_global_step()
         found = _called(input_fn, {"mode": mode, "params": self.params, "config": self.config})
