@@ -228,6 +228,36 @@ def test_loops_that_do_more_with_their_counters_are_unrolled(tmp_path: Path) -> 
     np.testing.assert_allclose(y, h, rtol=1e-4, atol=1e-5)
 
 
+def test_loops_that_assign_or_hand_their_counter_on_are_unrolled(tmp_path: Path) -> None:
+    g = recurrent(20)
+    body = next(f for f in g.proto.library.function if f.signature.name == "body")
+    product = next(n for n in body.node_def if n.op == "Mul")
+    body.ret["w_"] = "later:z:0"  # what was w is then the number of the turn
+    assert product.input[1] == "w"
+    x, h, w = normal(20, 2), np.zeros(2), np.array([0.5, -0.25])
+    for t, row in enumerate(x):
+        h, w = np.tanh(row + h * w), np.full(2, t + 1.0)
+    file = str(g.save(tmp_path / "g.pb"))
+    (y,) = read_model([file])[0].between(None, ["w:4"]).network().run({"x": x}).values()
+    np.testing.assert_allclose(y, h, rtol=1e-4, atol=1e-5)
+
+    g = recurrent(20)
+    body = next(f for f in g.proto.library.function if f.signature.name == "body")
+    for f in g.proto.library.function:
+        f.signature.input_arg.add(name="s", type=20)
+    body.signature.output_arg.add(name="s_", type=20)
+    body.ret["s_"], body.control_ret["noted"] = "s", "noted"
+    body.node_def.add(name="noted", op="AssignVariableOp", input=["s", "new:y:0"])
+    g("VarHandleOp", name="s", dtype=FLOAT, shape=(2,), shared_name="s")
+    next(n for n in g.proto.node if n.op == "While").input.append("s")
+    g("Sub", g("ReadVariableOp", "s", "^w", dtype=FLOAT), g("Mul", "w:4", 2.0), name="out")
+    network = read_model([str(g.save(tmp_path / "g.pb"))])[0].between(None, ["out"]).network()
+    h = np.zeros(2)
+    for row in x:
+        h = np.tanh(row + h * [0.5, -0.25])
+    np.testing.assert_allclose(network.run({"x": x})["out"], -h, rtol=1e-4, atol=1e-5)
+
+
 def test_random_numbers_and_diagonals(tmp_path: Path) -> None:
     g = Graph()
     drawn = g("RandomUniform", [2000], dtype=FLOAT)

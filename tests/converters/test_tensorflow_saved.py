@@ -181,22 +181,29 @@ def test_variables_without_values_are_refused(tmp_path: Path) -> None:
 
 
 def with_states(path: Path) -> None:
-    """y = 2 s, once s = s + x and once n = n - x has been assigned, which nobody reads."""
-    g, text = Graph(), np.dtype(object)
+    """y = 2 s, once s = s + x, n = n - x, which nobody reads, and i = i + 1 have been assigned;
+    and z = x i."""
+    g, text, whole = Graph(), np.dtype(object), np.dtype(np.int32)
     s, n = (g("VarHandleOp", name=k, dtype=FLOAT, shape=(2,), shared_name=k) for k in "sn")
-    step = g.function("step", ["s", "n", "x"], {"r": "now:value:0"})
+    i = g("VarHandleOp", name="i", dtype=whole, shape=(), shared_name="i")
+    step = g.function("step", ["s", "n", "x", "i"], {"r": "now:value:0", "z": "z:z:0"})
+    step("AssignAddVariableOp", "i", 1, name="counted")
+    step("ReadVariableOp", "i", "^counted", dtype=whole, name="count")
+    step("Cast", "count:value:0", DstT=FLOAT, name="number")
+    step("Mul", "x", "number:y:0", name="z")
     step("ReadVariableOp", "s", dtype=FLOAT, name="before")
     step("AddV2", "before:value:0", "x", name="sum")
     step("AssignVariableOp", "s", "sum:z:0", name="set")
     step("AssignSubVariableOp", "n", "x", name="less")
     step("ReadVariableOp", "s", "^set", dtype=FLOAT, name="now")
     step.proto.control_ret["less"] = "less"
-    called = g("StatefulPartitionedCall", s, n, g.input("x", 2), f={"func": "step"})
+    called = g("StatefulPartitionedCall", s, n, g.input("x", 2), i, f={"func": "step"})
     g("Mul", called, 2.0, name="y")
+    g("Identity", f"{called}:1", name="z")
     file = g("Const", name="save/Const", value=np.array(b"model", object), dtype=text)
-    names = g("Const", value=np.array([b"s", b"n"], object), dtype=text)
-    found = g("RestoreV2", file, names, names, dtypes=[FLOAT, FLOAT])
-    done = [g("AssignVariableOp", s, found), g("AssignVariableOp", n, f"{found}:1")]
+    names = g("Const", value=np.array([b"s", b"n", b"i"], object), dtype=text)
+    found = g("RestoreV2", file, names, names, dtypes=[FLOAT, FLOAT, whole])
+    done = [g("AssignVariableOp", v, f"{found}:{k}") for k, v in enumerate((s, n, i))]
     g("NoOp", *[f"^{d}" for d in done], name="save/restore_all")
     meta = messages()["MetaGraphDef"](graph_def=g.proto)
     meta.saver_def.filename_tensor_name = "save/Const:0"
@@ -207,12 +214,13 @@ def with_states(path: Path) -> None:
 def test_variables_that_are_assigned_are_kept_from_run_to_run(tmp_path: Path) -> None:
     with_states(tmp_path / "a.meta")
     s, n, x = normal(2), normal(2), normal(2)
-    checkpoint.save(tmp_path / "a", {"s": s, "n": n})
-    network = read_model([str(tmp_path / "a.meta")])[0].between(None, ["y"]).network()
+    checkpoint.save(tmp_path / "a", {"s": s, "n": n, "i": np.array(4, np.int32)})
+    network = read_model([str(tmp_path / "a.meta")])[0].between(None, ["y", "z"]).network()
     for _ in range(2):
         for turn in (1, 2, 3):
-            (y,) = network.run({"x": x}).values()
+            y, z = network.run({"x": x}).values()
             np.testing.assert_allclose(y, 2 * (s + turn * x), rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(z, (4 + turn) * x, rtol=1e-5)
             kept = network.variables["states/n"].d
             np.testing.assert_allclose(kept, n - turn * x, rtol=1e-5, atol=1e-6)
         network.reset()

@@ -29,6 +29,10 @@ MAX_STEPS = 2 * 10**5  # nodes, of all functions and turns of loops; more would 
 DEAD = type("Dead", (), {"__repr__": lambda self: "nothing"})()  # what a switch does not give
 
 
+class NotByTurn(Exception):
+    """A loop does more in its turns than to take and to give rows: it is unrolled."""
+
+
 class ByTurn:
     """What is another thing in each turn of a loop that is recorded once."""
 
@@ -90,7 +94,10 @@ class Scope:
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 # Their values are not among their inputs.
-_READS = ("Exit", "Placeholder", "ReadVariableOp", "RandomUniform", "RandomStandardNormal")
+_READS = (
+    "Exit", "Placeholder", "ReadVariableOp", "AssignAddVariableOp", "AssignSubVariableOp",
+    "RandomUniform", "RandomStandardNormal",
+)  # fmt: skip
 # Places in a table, which sizes may decide: a function, not one more table.
 _LOOKUPS = ("Gather", "GatherV2", "ResourceGather")
 
@@ -122,6 +129,7 @@ class Interpreter:
         self.state = {} if state is None else state
         self.depth = self.steps = 0
         self.open = False  # whether sizes are open
+        self.in_turn = False  # of a loop that is recorded once
         self.parameters: dict[str, tuple[Any, Variable]] = {}
         self.scaled: dict[Any, tuple[Any, Any, Any]] = {}  # products by key: they, and of what
         self.frames: dict[tuple[int, str], Any] = {}  # loops of version 1, by graph and name
@@ -242,25 +250,27 @@ class Interpreter:
         """The value of a variable."""
         value = self.state[name]
         if name in self.kept and name not in self.leaves:
-            if value.dtype.kind != "f":
+            if value.dtype.kind not in "fiub":
                 raise Unsupported(f"assigns the variable {name!r} of {value.dtype}")
-            leaf = Variable.from_numpy_array(value.astype(np.float32))
+            leaf = self.leaves[name] = Variable.from_numpy_array(value.astype(np.float32))
             set_parameter(f"states/{name}", leaf)
-            self.state[name] = self.leaves[name] = leaf
+            self.state[name] = tagged(leaf, value.dtype)
         return self.state[name]
 
     def assign(self, name: str, value: Any) -> None:
         """Let a variable be something from here on."""
+        if self.in_turn:
+            raise NotByTurn
         self.assigned.add(name)
         self.state[name] = value
 
     def keep(self, y: Variable) -> Variable:
         """An output, after which the variables that a run has assigned are kept for the next."""
-        done = [
-            OPS["store"](leaf, var(self.state[name]))
-            for name, leaf in self.leaves.items()
-            if self.state[name] is not leaf
-        ]
+        done = []
+        for name, leaf in self.leaves.items():
+            now = var(self.state[name])
+            if now.edge.key != leaf.edge.key:
+                done.append(OPS["store"](leaf, OPS["cast"](now, dtype="float32")))
         return OPS["keep_states"](y, *done) if done else y
 
     def typed(self, y: Any, code: int | None) -> Any:

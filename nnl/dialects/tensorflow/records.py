@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import gzip
 import math
+import mmap
+import os
 import zlib
 from typing import Any, NamedTuple
 
@@ -26,7 +28,7 @@ MESSAGES = frozenset(
         "FeatureList"
     ).split()
 )
-_UNPACKED = {"": bytes, "GZIP": gzip.decompress, "ZLIB": zlib.decompress}
+_UNPACKED = {"GZIP": gzip.decompress, "ZLIB": zlib.decompress}
 _KINDS = {"f": "float_list", "i": "int64_list", "O": "bytes_list"}
 
 
@@ -46,7 +48,7 @@ class TFRecordOptions:
 def _compression(given):
     given = getattr(given, "compression", given)
     name = {None: "", 0: "", 1: "ZLIB", 2: "GZIP"}.get(given, given)
-    if name not in _UNPACKED:
+    if name and name not in _UNPACKED:
         raise ValueError(f"compression_type must be 'GZIP', 'ZLIB' or '', not {given!r}")
     return name
 
@@ -83,11 +85,14 @@ class TFRecordWriter:
 
 def tf_record_iterator(path, options=None):
     """The records of a file."""
-    unpacked = _UNPACKED[_compression(options)]
+    compression = _compression(options)
     try:
         with open(path, "rb") as file:
-            data = file.read()
-        yield from records(unpacked(data))
+            if compression:
+                yield from records(_UNPACKED[compression](file.read()))
+            elif os.fstat(file.fileno()).st_size:
+                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                    yield from records(data)
     except FileNotFoundError:
         raise NotFoundError(f"{path}; No such file or directory") from None
     except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:

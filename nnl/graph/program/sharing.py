@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 
-import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from nnl.core.arrays.array import NdArray
 from nnl.graph.program.program import Program, Step
@@ -17,18 +17,24 @@ def find_shared(arrays: Iterable[tuple[int, NdArray]]) -> dict[int, set[int]]:
     Overlap is asked of bounds in memory: strided parts that only interleave count as shared.
     """
     shared: dict[int, set[int]] = {}
-    parts: list[tuple[int, NdArray]] = []  # only these can share memory but not all of it
     same: dict[int, list[int]] = {}
-    for n, nd in arrays:
-        others = {*same.setdefault(id(nd.bufs), [])}
-        if nd.record.own is not None:
-            own = nd.record.own
-            others |= {m for m, x in parts if np.may_share_memory(x.record.own, own)}
-            parts.append((n, nd))
-        same[id(nd.bufs)].append(n)
+    parts: list[tuple[int, int, int]] = []  # only these can share memory but not all of it
+
+    def note(n: int, others: Iterable[int]) -> None:
         for m in others:
             shared.setdefault(m, set()).add(n)
             shared.setdefault(n, set()).add(m)
+
+    for n, nd in arrays:
+        note(n, same.setdefault(id(nd.bufs), []))
+        same[id(nd.bufs)].append(n)
+        if nd.record.own is not None and nd.record.own.size:
+            parts.append((*byte_bounds(nd.record.own), n))
+    open_: list[tuple[int, int]] = []  # the end and the slot of those before, by where they begin
+    for begin, end, n in sorted(parts):
+        open_ = [(e, m) for e, m in open_ if e > begin]
+        note(n, [m for _, m in open_])
+        open_.append((end, n))
     return shared
 
 

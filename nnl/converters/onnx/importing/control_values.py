@@ -143,14 +143,13 @@ def _one_alive(node: Any, index: Any, k: int, branch: Any, reason: OnnxError) ->
 
 
 def _as_declared(y: Any, info: Any) -> Any:
-    return reshape(y, info.shape) if _is_one(y, info.shape) else y
+    has = None if y is None or isinstance(y, list) else shape_of(y)
+    return reshape(y, info.shape) if _are_one(has, info.shape) else y
 
 
-def _is_one(y: Any, shape: Any) -> bool:
-    """Whether a value and what the file says of it are one entry of any rank."""
-    return not (y is None or isinstance(y, list) or shape is None) and (
-        all(n == 1 for n in (*shape, *shape_of(y)))
-    )
+def _are_one(shape: Any, wanted: Any) -> bool:
+    """Whether both are shapes of one entry, of any rank."""
+    return None not in (shape, wanted) and all(n == 1 for n in (*shape, *wanted))
 
 
 def _check_declared(graphs: Sequence[Any], shapes: Sequence[Any]) -> None:
@@ -164,10 +163,8 @@ def _check_declared(graphs: Sequence[Any], shapes: Sequence[Any]) -> None:
     fits = [all(map(_fits, *both)) for both in zip(shapes, wanted, strict=True)]
     if fits[0] != fits[1]:
         k = fits.index(False)
-        numbers = all(
-            _fits(s, w) or s is not None and w is not None and all(n == 1 for n in (*s, *w))
-            for s, w in zip(shapes[k], wanted[k], strict=True)
-        )
+        both = zip(shapes[k], wanted[k], strict=True)
+        numbers = all(_fits(s, w) or _are_one(s, w) for s, w in both)
         reason = OnnxError(f"it gives {shapes[k]}, and the file says {wanted[k]}")
         raise _Dead(k, reason, numbers)
 
