@@ -87,6 +87,12 @@ def test_what_is_written_is_read_and_batched(tmp_path, packed):
         long = {"y": tf.FixedLenSequenceFeature([], tf.int64, True, 7)}
         rows = session.run(tf.parse_example([example(y=[1]), example(x=[0.0])], long))
         assert rows["y"].tolist() == [[1], [7]]
+        given = [example(y=[1], n=[b"a"]), example(x=[0.0])]
+        kinds = {"y": tf.int64, "n": tf.string}
+        long = {k: tf.FixedLenSequenceFeature([], t, True) for k, t in kinds.items()}
+        rows = session.run(tf.parse_example(given, long))
+        assert rows["y"].tolist() == [[1], [0]] and rows["n"].tolist() == [[b"a"], [b""]]
+        assert y.shape.as_list() == [None, None]
 
 
 @pytest.mark.parametrize(

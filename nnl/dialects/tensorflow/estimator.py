@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 import tempfile
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -181,7 +182,7 @@ class Estimator:
                 hooks=[*spec.evaluation_hooks, *(hooks or ())], checkpoint_path=path
             )
             with session:
-                for _ in range(steps) if steps else iter(int, 1):
+                for _ in range(steps) if steps else itertools.count():
                     try:
                         session.run(updates)
                     except OutOfRangeError:

@@ -46,6 +46,4 @@ def sharing(program: Program, roots: Set[int]) -> set[int]:
 def written_by(program: Program, step: Step) -> set[int]:
     """Roots whose memory a step may change, besides the memory of the program's own results."""
     roots = {program.root(step.ins[p]) for p in step.writes}
-    if program.shared:
-        roots |= {o for o in step.outs if o in program.shared}
     return sharing(program, roots)
