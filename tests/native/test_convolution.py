@@ -61,6 +61,15 @@ CASES = {
     "two batch axes": ((2, 3, 8, 9, 9), (8, 8, 3, 3), {"base_axis": 2}),
     "pointwise, from one channel": ((2, 1, 6, 10), (5, 1, 1, 1), {}),
     "pointwise, to one channel": ((2, 5, 6, 10), (1, 5, 1, 1), {}),
+    "one channel": ((9, 1, 20, 37), (1, 1, 4, 4), {"pad": (2, 1)}),
+    "one channel, halved": ((3, 1, 33, 130), (1, 1, 4, 4), {"pad": (1, 2), "stride": (2, 2)}),
+    "one channel, stride over the kernel": (
+        (2, 1, 9, 40), (1, 1, 2, 2), {"pad": (1, 3), "stride": (3, 3)},
+    ),
+    "one channel, dilated": (
+        (2, 1, 19, 50), (1, 1, 3, 5), {"pad": (3, 9), "stride": (2, 3), "dilation": (2, 4)},
+    ),
+    "one channel of sound": ((2, 1, 90), (1, 1, 7), {"pad": (3,), "stride": (2,)}),
     "one pixel": ((4, 32, 1, 1), (16, 32, 1, 1), {}),
     "wide kernel": ((1, 4, 20, 20), (4, 4, 19, 17), {}),
     "empty batch": ((0, 8, 6, 6), (8, 8, 3, 3), {}),

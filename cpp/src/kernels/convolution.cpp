@@ -202,6 +202,7 @@ std::unique_ptr<Kernel> setup(const Signature& s) {
   forget_single_axes(c);
   if (auto kernel = depthwise_weight(c)) return kernel;
   if (auto kernel = pointwise_weight(c)) return kernel;
+  if (auto kernel = plane_filter(c)) return with_bias(std::move(kernel), c);
 #ifdef NNL_ONEDNN
   if (auto kernel = convolution_onednn(c, s)) return with_bias(std::move(kernel), c);
   if (auto kernel = converted(s, Convert::halves, setup<Read>)) return kernel;
@@ -312,7 +313,8 @@ std::unique_ptr<Kernel> quantized(const Signature& s) {
 
 PackedKernels packed_with(const Signature& s, const Spec& y) {
   Convolution plain, packed;
-  if (!read_fused_with(s, y, nullptr, plain) || !read_fused_with(s, y, &s.in[1].shape, packed))
+  if (!read_fused_with(s, y, nullptr, plain) || !read_fused_with(s, y, &s.in[1].shape, packed) ||
+      is_plane_filter(plain))
     return {};
   forget_single_axes(plain);
   forget_single_axes(packed);

@@ -65,6 +65,9 @@ float apply(const Activation& a, float x);
 // Gradients of the weights of depthwise and of 1 x 1 convolutions, channels-last.
 std::unique_ptr<Kernel> depthwise_weight(const Convolution& c);
 std::unique_ptr<Kernel> pointwise_weight(const Convolution& c);
+// Of images of one channel to such images, and the gradient by the data.
+bool is_plane_filter(const Convolution& c);
+std::unique_ptr<Kernel> plane_filter(const Convolution& c);
 std::unique_ptr<Kernel> convolution_loop(const Convolution& c, const Signature& s);
 // Adds the bias of a deconvolution to what `inner` writes; other maps add theirs themselves.
 std::unique_ptr<Kernel> with_bias(std::unique_ptr<Kernel> inner, const Convolution& c);
