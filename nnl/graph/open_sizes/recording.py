@@ -24,6 +24,7 @@ Variables = Mapping[str, Variable]
 Axes = Mapping[str, Sequence[str | int | None]]  # {input: the dim of each axis, if it is open}
 Array = np.ndarray[Any, Any]
 Build = Callable[[Mapping[str, int]], tuple[Variables, Variables]]
+Pass = Callable[[Program, Any], None]
 ROOM = 1 << 20  # numbers between those of two nodes, for new ones
 NUMBERS = 64  # of an array that are explained one by one
 # (of what sizes are multiples, how large they are, how far apart in multiples)
@@ -315,22 +316,31 @@ def unify_with_passes(
     programs: Sequence[Program],
     opened: OpenGraphs,
     lib: Library | None,
-    passes: Sequence[Callable[[Program, Any], None]],
+    passes: Sequence[Pass],
 ) -> Program:
     """One open program of those of all graphs, after the passes that do the same at all sizes.
 
     Raises:
         ValueError: The programs are not one; the text says where.
     """
-    unified(programs, opened.dims, opened.sizes, opened.axes)
-    at_any = AtAnySize(lib) if lib is not None else None
-    for rewrite in passes if at_any is not None else ():
-        tried = [p.copy() for p in programs]
+    def unify(found: Sequence[Program]) -> Program:
+        return unified(found, opened.dims, opened.sizes, opened.axes)
+
+    def passed(found: Sequence[Program], some: Sequence[Pass]) -> Sequence[Program]:
+        """After those of some passes that do not decide by the sizes, which few do."""
+        tried = [p.copy() for p in found]
         for p in tried:
-            rewrite(p, at_any)
+            for rewrite in some:
+                rewrite(p, at_any)
         try:
-            unified(tried, opened.dims, opened.sizes, opened.axes)
-        except (Differ, Unexplained):  # it decides by the sizes: the step stays as it was
-            continue
-        programs = tried
-    return unified(programs, opened.dims, opened.sizes, opened.axes)  # programs inside are shared
+            unify(tried)
+        except (Differ, Unexplained):
+            half = len(some) // 2
+            return passed(passed(found, some[:half]), some[half:]) if half else found
+        return tried
+
+    unify(programs)
+    at_any = AtAnySize(lib) if lib is not None else None
+    if at_any is not None and passes:
+        programs = passed(programs, passes)
+    return unify(programs)  # programs inside are shared
