@@ -217,6 +217,19 @@ def test_an_int_leaf_gets_a_float_gradient():
     np.testing.assert_array_equal(x.g, [2, 4])
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dtype", [int, np.int32, np.uint8, bool])
+def test_a_gradient_that_was_set_to_whole_numbers_becomes_a_float(dynamic, dtype):
+    with nn.auto_forward(dynamic):
+        x = leaf([0.5, 2])
+        x.g = np.array([1, 1], dtype)
+        y = F.sum(x * x * 0.25)
+        y.forward()
+        y.backward()
+    assert x.g.dtype == np.float32
+    np.testing.assert_array_equal(x.g, [1.25, 2])
+
+
 def test_a_given_gradient_buffer_is_written():
     x = leaf([1, 2])
     g = nn.NdArray((2,))

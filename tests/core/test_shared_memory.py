@@ -123,6 +123,22 @@ def test_outputs_of_another_dtype_change_it_for_all_that_share_the_memory(mode):
     assert c.data.tolist() == [0.5, 1] and b.data.tolist() == [0.5, 1, 5, 5]
 
 
+@pytest.mark.parametrize("function", [F.identity, lambda x, **k: F.reshape(x, (2,), **k)])
+@pytest.mark.parametrize("part", [True, False])
+def test_outputs_are_written_also_where_an_input_has_got_another_dtype(function, part):
+    b = filled()
+    c = b.narrow(0, 1, 2) if part else nn.NdArray((2,))
+    x = leaf([1, 2])
+    y = function(x, outputs=[c])
+    for dtype in (np.float32, np.float64, np.int32, np.float16):
+        x.d = np.array([3, 4], dtype)
+        for value in ([3, 4], [6, 8]):
+            x.d[...] = value
+            y.forward(clear_no_need_grad=value[0] == 6)
+            assert c.data.tolist() == y.d.tolist() == value and c.dtype == dtype
+            assert b.data.tolist() == ([5, *value, 5] if part else [5, 5, 5, 5])
+
+
 def test_outputs_keep_their_type_in_compiled_functions():
     b = nn.NdArray((2,))
     b.cast(np.int32)

@@ -183,6 +183,8 @@ class ArrayViews:
         """Be written in the memory that it has now, wherever a value comes from."""
         host = self.data
         self.lasting_record().own = host
+        if self.record.family is None:
+            self.record.family = Family(self)
 
     def take_over(self: Any, result: NdArray) -> None:
         """Be a result of the same shape, and let what shares this memory have it too."""

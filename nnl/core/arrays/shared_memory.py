@@ -92,9 +92,11 @@ class Family:
         for nd, at, own in zip(members, starts, owns, strict=True):
             begin = (at - first) // size
             part = memory[begin : begin + own.size].reshape(own.shape)
-            part[...] = nd.read("host")
+            cleared = nd.clear_called
+            part[...] = own if cleared else nd.read("host")
             nd.spec = Spec.of(nd.spec.shape, memory.dtype)
             nd.record.own = part
-            nd.bufs.clear()
-            nd.write("host", part)
+            if not cleared:
+                nd.bufs.clear()
+                nd.write("host", part)
         EPOCH.advance()

@@ -243,5 +243,7 @@ def accumulate(into: NdArray, g: NdArray, own: bool) -> None:
             into.spec = spec
         into.write(space, buf if own and getattr(buf, "base", None) is None else buf.copy())
     else:
+        if not into.spec.is_float:
+            into.cast(spec.dtype)
         mine = into.touch(space)
         mine += buf

@@ -27,7 +27,11 @@ def infer_again(nodes: Iterable[Node]) -> None:
         if node.outs is None:  # recorded in dynamic mode
             node.outs = tuple([NdArray.unwritten(s) for s in node.out_specs])
         for nd, spec in zip(node.outs, node.out_specs, strict=True):
-            if nd.spec is not spec:
+            if nd.spec is spec:
+                continue
+            if nd.record.family is not None and nd.spec.shape == spec.shape:
+                nd.cast(spec.dtype)  # where it lies: others read it there
+            else:
                 nd.spec, nd.bufs, nd.record = spec, {}, PLAIN
 
 
