@@ -273,9 +273,9 @@ class onnx_resize(OnnxResizing):
             if outside.any():
                 lost.append(outside.reshape(shape))
         for outside in lost:
-            where = np.broadcast_to(outside, x.shape).astype(x.spec.dtype)
+            where = OPS["broadcast"](held(outside.astype(x.spec.dtype)), shape=x.shape)
             value = OPS["constant"](val=self.extrapolation_value, shape=x.shape)
-            x = OPS["where"](held(where), value, x)
+            x = OPS["where"](where, value, x)
         return OPS["identity"](x)
 
     def vjp(self, gy, *, x_spec):

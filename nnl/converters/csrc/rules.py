@@ -12,9 +12,9 @@ import numpy as np
 import nnl.functions as F
 from nnl.converters.networks.layout import channels_first, channels_last
 from nnl.converters.rules.building import batches, constant
+from nnl.converters.rules.linear_maps import weighted_pixels
 from nnl.converters.rules.spectra import PIXELS, SPECTRA
 from nnl.core.ops.op import OPS
-from nnl.functions.interpolate import settings, split, taps
 from nnl.functions.pooling import layout
 
 Rule = Callable[..., Any]
@@ -103,27 +103,6 @@ def _average(a: Any, x: Any) -> Any:
     return y * (float(weight.flat[0]) if np.ptp(weight) == 0 else constant(weight))
 
 
-def _interpolated(a: Any, x: Any) -> Any:
-    """Weighted sums of pixels, axis by axis."""
-    start = len(split(a, x.shape)[0])
-    for axis, out in enumerate(a.output_size, start):
-        if out != x.shape[axis]:
-            index, weight = taps(x.shape[axis], out, *settings(a))
-            x = _weighted(x, axis, index, weight)
-    return F.identity(x)
-
-
-def _weighted(x: Any, axis: int, index: Any, weight: Any) -> Any:
-    shape = [1] * x.ndim
-    shape[axis] = len(index)
-    total = None
-    for i, w in zip(index.T, weight.T, strict=True):
-        part = F.gather(x, constant(i), axis=axis)
-        part = part if (w == 1).all() else part * constant(w.reshape(shape))
-        total = part if total is None else total + part
-    return total
-
-
 def _one_hot(a: Any, x: Any) -> Any:
     """A one, scattered for each row."""
     rows = math.prod(x.shape[:-1])
@@ -141,7 +120,7 @@ RULES: dict[str, Rule] = {
     "batch_matmul": _matmul,
     "cast": _cast,
     "corner_pixels": PIXELS["corner_pixels"],
-    "interpolate": _interpolated,
+    "interpolate": weighted_pixels,
     "min_max_quantize": _min_max,
     "mod2": lambda a, x, y: x - F.floor(x / y) * y,
     "one_hot": _one_hot,

@@ -19,10 +19,10 @@ def _clip(x: Any, low: float, high: float) -> Any:
     return F.minimum_scalar(F.maximum_scalar(x, low), high)
 
 
-def _softplus(x: Any, beta: float = 1.0) -> Any:
+def _softplus(a: Any, x: Any) -> Any:
     """ln(1 + e^(beta x)) / beta, without overflow."""
-    z = x * beta
-    return (F.relu(z) + F.log(F.exp(F.abs(z) * -1.0) + 1.0)) * (1.0 / beta)
+    z = x * a.beta
+    return (F.relu(z) + F.log(F.exp(F.abs(z) * -1.0) + 1.0)) * (1.0 / a.beta)
 
 
 def _log_softmax(a: Any, x: Any) -> Any:
@@ -218,11 +218,11 @@ RULES: dict[str, Callable[..., Any]] = {
     "relu6": lambda a, x: F.minimum_scalar(F.relu(x), 6.0),
     "hard_sigmoid": lambda a, x: _clip(x * 0.2 + 0.5, 0.0, 1.0),
     "hard_tanh": lambda a, x: _clip(x, -1.0, 1.0),
-    "softplus": lambda a, x: _softplus(x, a.beta),
-    "log_sigmoid": lambda a, x: _softplus(x * -1.0) * -1.0,
+    "softplus": _softplus,
+    "log_sigmoid": lambda a, x: F.softplus(x * -1.0) * -1.0,
     "softsign": lambda a, x: x / (F.abs(x) + 1.0),
     "tanh_shrink": lambda a, x: x - F.tanh(x),
-    "mish": lambda a, x: x * F.tanh(_softplus(x)),
+    "mish": lambda a, x: x * F.tanh(F.softplus(x)),
     "gelu": _gelu,
     "swish": lambda a, x: x * F.sigmoid(x),
     "log_softmax": _log_softmax,
@@ -243,7 +243,7 @@ RULES: dict[str, Callable[..., Any]] = {
         F.sum(x, a.axes, a.keep_dims) * (1.0 / max(math.prod(x.shape[i] for i in a.axes), 1))
     ),
     "reduce_sum": lambda a, x: F.sum(x),
-    "reduce_mean": lambda a, x: F.sum(x) * (1.0 / max(x.size, 1)),
+    "reduce_mean": lambda a, x: F.mean(x),
     "prod": _reduced(F.mul2),
     "max": _reduced(F.maximum2),
     "min": _reduced(F.minimum2),

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.rules.building import along, matrix, part
-from nnl.functions.interpolate import settings, taps
+from nnl.converters.rules.building import along, constant, matrix, part, taken
+from nnl.functions.interpolate import settings, split, taps
 
 
 def _interpolate(a: Any, x: Any) -> Any:
@@ -27,6 +27,21 @@ def _interpolate(a: Any, x: Any) -> Any:
         if size != out or a.mode == "nearest":
             y = along(y, axis, matrix(size, *taps(size, out, *settings(a))))
     return F.identity(x) if y is x else y
+
+
+def weighted_pixels(a: Any, x: Any) -> Any:
+    """An interpolation as a sum of weighted pixels along each axis, for targets that gather."""
+    for axis, out in enumerate(a.output_size, len(split(a, x.shape)[0])):
+        if out == x.shape[axis]:
+            continue
+        shape = [1] * x.ndim
+        shape[axis] = out
+        parts = []
+        for i, w in zip(*(v.T for v in taps(x.shape[axis], out, *settings(a))), strict=True):
+            pixels = taken(x, axis, i)
+            parts.append(pixels if (w == 1).all() else pixels * constant(w.reshape(shape)))
+        x = sum(parts[1:], parts[0])
+    return F.identity(x)
 
 
 def _onnx_resize(a: Any, x: Any) -> Any:
@@ -67,7 +82,7 @@ def _fourier(sign: int) -> Any:
     return rule
 
 
-LONGEST_SIGNAL = 512  # along an axis: its matrices have twice the square of that
+LONGEST_SIGNAL = 2**13  # along an axis: its matrices have twice the square of that
 
 
 RULES = {

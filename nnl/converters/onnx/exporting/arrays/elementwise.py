@@ -29,7 +29,7 @@ def source(ctx: Exporter, call: Call) -> Tensor:
     return ctx.emit("Identity", call.input(1))
 
 
-_BINARY = {"bc_add2": "Add", "maximum2": "Max", "minimum2": "Min"}
+_BINARY = {"maximum2": "Max", "minimum2": "Min"}
 
 
 @onnx_export(*_BINARY)
@@ -171,11 +171,6 @@ def prelu(ctx: Exporter, call: Call) -> Tensor:
     return ctx.emit("PRelu", x, ctx.reshape(slope, shape or (1,) * min(1, x.ndim)))
 
 
-@onnx_export("log_sigmoid")
-def log_sigmoid(ctx: Exporter, call: Call) -> Tensor:
-    return ctx.emit("Neg", ctx.emit("Softplus", ctx.emit("Neg", call.x)))
-
-
 @onnx_export("softplus")
 def softplus(ctx: Exporter, call: Call) -> Tensor:
     beta = call.attrs.beta
@@ -185,13 +180,6 @@ def softplus(ctx: Exporter, call: Call) -> Tensor:
 @onnx_export("gelu", since=20)
 def gelu(ctx: Exporter, call: Call) -> Tensor:
     return ctx.emit("Gelu", call.x, approximate="tanh")
-
-
-@onnx_export("mish")
-def mish(ctx: Exporter, call: Call) -> Tensor:
-    if ctx.opset >= 18:
-        return ctx.emit("Mish", call.x)
-    return ctx.emit("Mul", call.x, ctx.emit("Tanh", ctx.emit("Softplus", call.x)))
 
 
 def truncated(ctx: Exporter, x: Tensor) -> Tensor:

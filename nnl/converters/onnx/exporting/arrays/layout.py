@@ -134,7 +134,8 @@ def tile(ctx: Exporter, call: Call) -> Tensor:
 
 
 @onnx_export("pad")
-def pad(ctx: Exporter, call: Call) -> Tensor:
+def pad(ctx: Exporter, call: Call) -> Tensor | None:
+    """Its parts where elements are reflected more than once."""
     x, mode = call.x, call.attrs.mode
     pairs = call.attrs.widths(x.ndim)
     pads = ctx.ints(*(a for a, _ in pairs), *(b for _, b in pairs))
@@ -144,17 +145,7 @@ def pad(ctx: Exporter, call: Call) -> Tensor:
         return ctx.emit("Pad", x, pads, mode="edge")
     if all(max(w) < n or w == (0, 0) for w, n in zip(pairs, x.sizes, strict=True)):
         return ctx.emit("Pad", x, pads, mode="reflect")
-    return read_along(ctx, call)
-
-
-@onnx_export("shift")
-def read_along(ctx: Exporter, call: Call) -> Tensor:
-    """Every axis from the positions that the function names for it."""
-    y = call.x
-    for axis, positions in enumerate(call.attrs.sources(np, call.x.sizes)):
-        if positions is not None:
-            y = gathered(ctx, y, positions, axis)
-    return ctx.emit("Identity", y) if y is call.x else y
+    return None
 
 
 def gathered(ctx: Exporter, x: Tensor, positions: Any, axis: int) -> Tensor:

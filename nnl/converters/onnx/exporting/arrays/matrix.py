@@ -3,12 +3,8 @@
 
 from __future__ import annotations
 
-import math
 from math import prod
 
-import numpy as np
-
-from nnl.converters.onnx.exporting.arrays.elementwise import scaled
 from nnl.converters.onnx.exporting.nodes.context import Exporter
 from nnl.converters.onnx.exporting.nodes.tensor import Call, Tensor
 from nnl.converters.onnx.file.registry import onnx_export
@@ -57,37 +53,3 @@ def batch_det(ctx: Exporter, call: Call) -> Tensor:
 @onnx_export("batch_logdet")
 def batch_logdet(ctx: Exporter, call: Call) -> Tensor:
     return ctx.emit("Log", ctx.emit("Abs", ctx.emit("Det", call.x)))
-
-
-@onnx_export("fft", "ifft")
-def fourier(ctx: Exporter, call: Call) -> Tensor:
-    """One matrix product per axis: a transform of n points of pairs (real, imaginary) is linear.
-
-    So it does not need the operator DFT of opset 17, which runtimes often lack.
-    """
-    x, n = call.x, call.attrs.signal_ndim
-    y = x
-    for axis in range(x.ndim - 1 - n, x.ndim - 1):
-        points = x.sizes[axis]
-        matrix = ctx.constant(_pairs_matrix(points, call.name == "ifft"), x.dtype)
-        # bring the points beside the pairs: (..., axis, pair) and merge these two
-        order = [*(d for d in range(x.ndim - 1) if d != axis), axis, x.ndim - 1]
-        sizes = [x.sizes[d] for d in order[:-2]]
-        y = ctx.transpose(y, order)
-        y = ctx.reshape(y, (*sizes, 2 * points))
-        y = ctx.emit("MatMul", y, matrix)
-        y = ctx.reshape(y, (*sizes, points, 2))
-        y = ctx.transpose(y, [order.index(d) for d in range(x.ndim)])
-    total = prod(x.sizes[x.ndim - 1 - n : -1])
-    if call.attrs.normalized:
-        return scaled(ctx, y, 1.0 / math.sqrt(total))
-    return scaled(ctx, y, 1.0 / total if call.name == "ifft" else 1.0)
-
-
-def _pairs_matrix(points: int, inverse: bool) -> np.ndarray:
-    """(2 points, 2 points): row and column are position and real or imaginary part."""
-    angle = 2 * np.pi * np.outer(range(points), range(points)) % (2 * np.pi * max(points, 1))
-    angle /= max(points, 1)
-    sine = np.sin(angle) if inverse else -np.sin(angle)
-    blocks = np.array([[np.cos(angle), sine], [-sine, np.cos(angle)]])
-    return blocks.transpose(2, 0, 3, 1).reshape(2 * points, 2 * points)

@@ -32,11 +32,6 @@ def positions(ctx: Exporter, call: Call) -> Tensor:
     return ctx.constant(values)
 
 
-@onnx_export("sink")
-def sink(ctx: Exporter, call: Call) -> Tensor:
-    return ctx.constant(np.zeros((), call.dtypes[0]))
-
-
 def drawn(ctx: Exporter, call: Call, op_type: str, shape: Any, **settings: float) -> Tensor:
     """Float numbers of a distribution."""
     seed = call.attrs.seed

@@ -20,12 +20,6 @@ def total(ctx: Exporter, call: Call) -> Tensor:
     return ctx.reduce(_TOTALS[call.name], call.x, call.attrs.axes, call.attrs.keep_dims)
 
 
-@onnx_export("reduce_sum", "reduce_mean")
-def total_of_all(ctx: Exporter, call: Call) -> Tensor:
-    op_type = "ReduceSum" if call.name == "reduce_sum" else "ReduceMean"
-    return ctx.reduce(op_type, call.x, range(call.x.ndim))
-
-
 @onnx_export("max", "min")
 def extremum(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
     a, x = call.attrs, call.x

@@ -12,7 +12,6 @@ from nnl.converters.networks import layout as orders
 from nnl.converters.onnx.exporting.nodes.context import Exporter, Refused
 from nnl.converters.onnx.exporting.nodes.tensor import Call, Tensor
 from nnl.converters.onnx.file.registry import onnx_export
-from nnl.core.ops.op import OPS
 from nnl.functions.pooling import layout, split
 
 
@@ -64,20 +63,7 @@ def convolution(ctx: Exporter, call: Call) -> Tensor:
 @onnx_export("fused_convolution")
 def fused_convolution(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
     """Its parts; the batch normalisation among them with its running statistics."""
-
-    def parts(a, x, weight, bias, beta, gamma, mean, variance, z):  # type: ignore[no-untyped-def]
-        pad, convolution, normalization = a.steps(x.ndim - a.base_axis - 1)
-        if pad is not None:
-            x = OPS["pad"](x, **pad.as_dict())
-        y = OPS["convolution"](x, weight, bias, **convolution.as_dict())
-        if beta is not None:
-            settings = {**normalization.as_dict(), "batch_stat": False}
-            y = OPS["batch_normalization"](y, beta, gamma, mean, variance, **settings)
-        if z is not None:
-            y = OPS["add2"](y, z)
-        return y if a.nonlinearity == "identity" else OPS[a.nonlinearity](y, **a.activation())
-
-    return ctx.expand(call, parts)
+    return ctx.expand(call, lambda a, *xs: a.portable(*xs))
 
 
 @onnx_export("max_pooling", "average_pooling", "sum_pooling")

@@ -8,45 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.onnx.exporting.arrays.elementwise import choose, rounded
+from nnl.converters.onnx.exporting.arrays.elementwise import rounded
 from nnl.converters.onnx.exporting.nodes.context import Exporter, Refused
 from nnl.converters.onnx.exporting.nodes.tensor import Call, Tensor
 from nnl.converters.onnx.file.registry import onnx_export
 from nnl.functions.inq import powers_of_two
 from nnl.functions.linear_quantization import INTEGERS
-
-
-@onnx_export("binary_sigmoid", "binary_tanh")
-def threshold(ctx: Exporter, call: Call) -> Tensor:
-    above = ctx.emit("Greater", call.x, 0.0, dtype=np.bool_)
-    low = ctx.constant(0.0 if call.name == "binary_sigmoid" else -1.0, call.x.dtype)
-    return choose(ctx, above, 1.0, low)
-
-
-@onnx_export("fixed_point_quantize")
-def fixed_point_quantize(ctx: Exporter, call: Call) -> Tensor:
-    a = call.attrs
-    steps = rounded(ctx, ctx.emit("Div", call.x, a.delta))
-    return ctx.emit("Clip", ctx.emit("Mul", steps, a.delta), *map(float, a.range()))
-
-
-@onnx_export("pow2_quantize")
-def pow2_quantize(ctx: Exporter, call: Call) -> Tensor:
-    """The nearest power of two in the logarithm; halves go down."""
-    a, x = call.attrs, call.x
-    lowest = max(a.m + 1 - 2 ** (a.n - a.sign - a.with_zero), -126)
-    size = ctx.emit("Abs", x)
-    binary = ctx.emit("Mul", ctx.emit("Log", size), float(1 / np.log(2)))
-    exponent = ctx.emit("Ceil", ctx.emit("Sub", binary, 0.5))
-    exponent = ctx.emit("Clip", exponent, float(lowest), float(a.m))
-    y = ctx.emit("Pow", ctx.constant(2.0, x.dtype), exponent)
-    if a.with_zero:
-        small = ctx.emit("Less", size, 2.0 ** (lowest - 0.5), dtype=np.bool_)
-        y = choose(ctx, small, 0.0, y)
-    negative = ctx.emit("Less", x, 0.0, dtype=np.bool_)
-    if a.sign:
-        return choose(ctx, negative, ctx.emit("Neg", y), y)
-    return choose(ctx, negative, 0.0 if a.with_zero else 2.0**lowest, y)
 
 
 @onnx_export("quantize_linear")

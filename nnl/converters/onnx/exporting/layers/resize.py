@@ -13,28 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.onnx.exporting.arrays.elementwise import choose
+from nnl.converters.onnx.exporting.arrays.layout import gathered
 from nnl.converters.onnx.exporting.layers.convolution import as_before, channels_first
 from nnl.converters.onnx.exporting.nodes.context import Exporter
 from nnl.converters.onnx.exporting.nodes.tensor import Call, Tensor
 from nnl.converters.onnx.file.registry import onnx_export
+from nnl.converters.rules.linear_maps import weighted_pixels
 from nnl.functions.interpolate import settings, split, taps
 from nnl.functions.onnx_resize import CROP
-
-
-def combined(ctx: Exporter, x: Tensor, rank: int, axis: int, index: Any, weight: Any) -> Tensor:
-    """The weighted sum of taps along an axis; index and weight are (positions, taps)."""
-    shape = [1] * rank
-    shape[axis] = len(index)
-    total = None
-    for j in range(index.shape[1]):
-        part = ctx.emit("Gather", x, ctx.constant(index[:, j], np.int64), axis=axis)
-        if not (weight[:, j] == 1).all():
-            part = ctx.emit("Mul", part, ctx.constant(weight[:, j].reshape(shape), x.dtype))
-        total = part if total is None else ctx.emit("Add", total, part)
-    if total is None:
-        raise ValueError("export: an axis without taps")
-    return total
 
 
 def resize(
@@ -50,7 +36,7 @@ def resize(
 
 
 @onnx_export("interpolate")
-def interpolate(ctx: Exporter, call: Call) -> Tensor:
+def interpolate(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
     a, x = call.attrs, call.x
     lead, size, _ = split(a, x.sizes)
     moves = a.mode == "nearest" and any(ctx.moves(x, len(lead) + i) for i in range(len(size)))
@@ -61,7 +47,7 @@ def interpolate(ctx: Exporter, call: Call) -> Tensor:
     merged = len(lead) - 1 + a.channel_last
     y = channels_first(ctx, x, merged, a.channel_last)
     y = resize(ctx, y, range(2, 2 + n), a.output_size, **how)
-    return as_before(ctx, y, call, merged, a.channel_last)
+    return (as_before(ctx, y, call, merged, a.channel_last),)
 
 
 def _same_as_resize(a: Any, size: Sequence[int]) -> dict[str, Any] | None:
@@ -85,14 +71,16 @@ def _same_as_resize(a: Any, size: Sequence[int]) -> dict[str, Any] | None:
     }
 
 
-def _by_taps(ctx: Exporter, call: Call, start: int, size: Sequence[int]) -> Tensor:
+def _by_taps(ctx: Exporter, call: Call, start: int, size: Sequence[int]) -> tuple[Tensor, ...]:
     a, y = call.attrs, call.x
+    if a.mode != "nearest" or ctx.opset < 11:
+        return ctx.expand(call, weighted_pixels)
     for axis, (n, out) in enumerate(zip(size, a.output_size, strict=True), start):
-        if a.mode == "nearest" and ctx.moves(call.x, axis) and ctx.opset >= 11:
+        if ctx.moves(call.x, axis):
             y = ctx.emit("Gather", y, _nearest(ctx, a, n, out), axis=axis)
         elif n != out:
-            y = combined(ctx, y, call.x.ndim, axis, *taps(n, out, *settings(a)))
-    return ctx.emit("Identity", y) if y is call.x else y
+            y = gathered(ctx, y, taps(n, out, *settings(a))[0][:, 0], axis)
+    return (ctx.emit("Identity", y) if y is call.x else y,)
 
 
 def _nearest(ctx: Exporter, a: Any, n: int, out: int) -> Tensor:
@@ -111,36 +99,23 @@ def _nearest(ctx: Exporter, a: Any, n: int, out: int) -> Tensor:
     return ctx.emit("Min", y, ctx.ints(n - 1))  # type: ignore[no-any-return]
 
 
+_OF_RESIZE = (
+    "mode", "coordinate_transformation_mode", "cubic_coeff_a", "exclude_outside",
+    "extrapolation_value", "nearest_mode",
+)  # fmt: skip
+
+
 @onnx_export("onnx_resize")
-def onnx_resize(ctx: Exporter, call: Call) -> Tensor:
+def onnx_resize(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
     a, x = call.attrs, call.x
-    changed = list(a.axes(x.sizes))
     moves = any(ctx.moves(x, axis) for axis in range(2, x.ndim))
     if ctx.opset >= 11 and _resize_takes(a, x) and (moves or a.mode != "nearest"):
         roi = ctx.constant(a.roi, np.float32) if a.roi else None
         scales = ctx.constant(a.scales, np.float32) if a.scales else None
         target = None if a.scales else ctx.ints(*call.shape)
-        return ctx.emit(
-            "Resize",
-            x,
-            roi,
-            scales,
-            target,
-            mode=a.mode,
-            coordinate_transformation_mode=a.coordinate_transformation_mode,
-            cubic_coeff_a=a.cubic_coeff_a,
-            exclude_outside=a.exclude_outside,
-            extrapolation_value=a.extrapolation_value,
-            nearest_mode=a.nearest_mode,
-        )
-    y, outside = x, []
-    for axis, (index, weight, out) in changed:
-        y = combined(ctx, y, x.ndim, axis, index, weight)
-        if out.any():
-            outside.append(out.reshape(-1, *(1,) * (x.ndim - 1 - axis)))
-    for mask in outside:
-        y = choose(ctx, ctx.constant(mask), float(a.extrapolation_value), y)
-    return ctx.emit("Identity", y) if y is x else y
+        how = {k: v for k, v in a.as_dict().items() if k in _OF_RESIZE}
+        return (ctx.emit("Resize", x, roi, scales, target, **how),)
+    return ctx.expand(call, lambda a, x: a.portable(x))
 
 
 def _resize_takes(a: Any, x: Tensor) -> bool:

@@ -273,7 +273,8 @@ class Exporter:
         return self.cast(x, target.float_dtype)
 
     def convert(self, call: Call) -> tuple[Tensor, ...]:
-        """Write one function: by its handler, one to one, or by what it is composed of.
+        """Write one function: by its handler, one to one, or by what it is composed of, also where
+        a handler gives None.
 
         Raises:
             Refused: There is none of these, or the handler cannot write this form.
@@ -281,7 +282,8 @@ class Exporter:
         handler = ONNX.find_export(call.name, max(self.opset, FORM))
         if handler is not None:
             y = handler(self, call)
-            return y if isinstance(y, tuple) else (y,)
+            if y is not None:
+                return y if isinstance(y, tuple) else (y,)
         table = call.op.onnx
         if table is not None and table.since <= max(self.opset, FORM):
             values = call.attrs.as_dict()
