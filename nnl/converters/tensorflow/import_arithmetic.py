@@ -101,7 +101,12 @@ _FUNCTIONS: dict[str, tuple[Any, Any]] = {  # of Variables, of arrays
 }
 
 
+ELEMENTWISE: dict[str, Callable[..., Any]] = {}  # of arrays or Variables that broadcast
+
+
 def _elementwise(name: str, function: Callable[..., Any], truth: bool = False) -> None:
+    ELEMENTWISE[name] = function
+
     @tf_import(name)
     def handler(ctx: Any, node: Any, *xs: Any) -> Any:
         y = ctx.axes.alike(function, *xs)
@@ -141,10 +146,13 @@ def _of_channels(x: Any, c: Any) -> Any:
     return c.reshape(-1) if c.size == c.shape[-1] == x.shape[-1] > 1 else None
 
 
+ELEMENTWISE |= {name: functools.partial(onnx, name) for name in ("Mul", "Add")}
+
+
 @tf_import("Mul")
 def multiply(ctx: Any, node: Any, x: Any, y: Any) -> Any:
     """A product; one by numbers of channels is remembered."""
-    z = ctx.typed(ctx.axes.alike(functools.partial(onnx, "Mul"), x, y), node.attr("T"))
+    z = ctx.typed(ctx.axes.alike(ELEMENTWISE["Mul"], x, y), node.attr("T"))
     for value, other in ((x, y), (y, x)):
         scale = _of_channels(value, other)
         maker = None if scale is None else ctx.axes.of(value)[0].edge.node
@@ -171,7 +179,7 @@ def add(ctx: Any, node: Any, x: Any, y: Any) -> Any:
             ]
             z = F.batch_normalization(source, *given, axes=(order[-1],), eps=0.0, batch_stat=False)
             return ctx.axes.transposed(z, order)
-    return ctx.typed(ctx.axes.alike(functools.partial(onnx, "Add"), x, y), node.attr("T"))
+    return ctx.typed(ctx.axes.alike(ELEMENTWISE["Add"], x, y), node.attr("T"))
 
 
 def _nan_safe(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.networks.layout import held_axes, plain, without
-from nnl.converters.onnx.importing.arithmetic import floor_mod, half_to_even
+from nnl.converters.networks.layout import plain
+from nnl.converters.tensorflow.import_arithmetic import ELEMENTWISE
 from nnl.converters.tflite.building import (
     ACTIVATION,
     Builder,
@@ -23,85 +22,34 @@ from nnl.converters.tflite.building import (
     reads,
 )
 from nnl.converters.tflite.flatbuffer import Damaged
+from nnl.converters.tflite.tensorflow_names import IN_TENSORFLOW
 from nnl.core.graph.variable import Variable
 from nnl.core.ops.op import OPS
 
 MAX_LIMITS = 1024  # of buckets
 
 
-UNARY: dict[str, Callable[[Any], Any]] = {
+# In TensorFlow's words, or as functions of Variables.
+_FUNCTIONS: dict[str, Any] = {
     **{n: f for n, f in ACTIVATION.items() if n not in ("NONE", "SIGN_BIT")},
-    "ABS": F.abs,
-    "CEIL": F.ceil,
-    "COS": F.cos,
-    "ELU": F.elu,
-    "EXP": F.exp,
-    "FLOOR": F.floor,
     "HARD_SWISH": lambda x: x * F.relu6(x + 3.0) * (1 / 6),
-    "LOG": F.log,
-    "LOGICAL_NOT": F.logical_not,
-    "LOGISTIC": F.sigmoid,
-    "NEG": lambda x: x * -1.0,
-    "ROUND": half_to_even,
-    "RSQRT": lambda x: x**-0.5,
-    "SIGN": lambda x: F.sign(x, alpha=0.0),
-    "SIN": F.sin,
-    "SQRT": lambda x: x**0.5,
-    "SQUARE": lambda x: x * x,
-    "TANH": F.tanh,
-    "ZEROS_LIKE": lambda x: x * 0.0,
-}
-BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "ADD": F.add2,
-    "DIV": F.div2,
-    "EQUAL": F.equal,
-    "FLOOR_DIV": lambda x, y: F.floor(x / y),
-    "FLOOR_MOD": floor_mod,
-    "GREATER": F.greater,
-    "GREATER_EQUAL": F.greater_equal,
-    "LESS": F.less,
-    "LESS_EQUAL": F.less_equal,
-    "LOGICAL_AND": F.logical_and,
-    "LOGICAL_OR": F.logical_or,
-    "MAXIMUM": F.maximum2,
-    "MINIMUM": F.minimum2,
-    "MUL": F.mul2,
-    "NOT_EQUAL": F.not_equal,
-    "POW": F.pow2,
-    "SQUARED_DIFFERENCE": F.squared_error,
-    "SUB": F.sub2,
+    "PRELU": lambda x, slope: F.relu(x) + F.minimum_scalar(x, 0.0) * slope,
+    **{n: ELEMENTWISE[t] for n, t in IN_TENSORFLOW.items() if t in ELEMENTWISE},
+    "ADD": ELEMENTWISE["Add"],
 }
 
 
-def _unary(f: Callable[[Any], Any]) -> Callable[..., Value]:
-    return lambda b, x: Value(f(_number(b, x, x.order)), x.order)
-
-
-def _number(b: Builder, v: Value, order: Any) -> Any:
+def _number(b: Builder, v: Value) -> Any:
     """As floating-point numbers, which functions compute with."""
-    x = b.held(v, order)
+    x = b.held(v, v.order)
     return x if x.spec.dtype.kind == "f" else OPS["cast"](x, dtype="float32")
 
 
-def _binary(f: Callable[[Any, Any], Any]) -> Callable[..., Value]:
-    def importer(b: Builder, x: Value, y: Value) -> Value:
-        ts, order = b.together(x, y)
-        p, q = (t if t.spec.dtype.kind == "f" else OPS["cast"](t, dtype="float32") for t in ts)
-        return b.activated(Value(f(p, q), order))
-
-    return importer
-
-
-for _name, _function in UNARY.items():
-    reads(_name)(_unary(_function))
-for _name, _pair in BINARY.items():
-    reads(_name)(_binary(_pair))
-
-
-@reads("ATAN2")
-def _atan2(b: Builder, y: Value, x: Value) -> Value:
-    (p, q), order = b.together(y, x)
-    return Value(F.atan2(p, q), order)
+@reads(*_FUNCTIONS)
+def _elementwise(b: Builder, *vs: Value) -> Value:
+    xs, order = b.together(*vs)
+    y = _FUNCTIONS[b.op.name](*xs)
+    return b.activated(Value(y if isinstance(y, Variable) else np.asarray(y), order))
 
 
 @reads("GELU")
@@ -110,23 +58,6 @@ def _gelu(b: Builder, v: Value) -> Value:
     if b.op.options["approximate"]:
         return Value(F.gelu(x), v.order)
     return Value(x * (F.erf(x * math.sqrt(0.5)) + 1.0) * 0.5, v.order)
-
-
-@reads("LEAKY_RELU")
-def _leaky(b: Builder, v: Value) -> Value:
-    return Value(F.leaky_relu(b.held(v, v.order), alpha=b.op.options["alpha"]), v.order)
-
-
-@reads("PRELU")
-def _prelu(b: Builder, v: Value, slope: Value) -> Value:
-    (x, w), order = b.together(v, slope)
-    return Value(F.relu(x) + F.minimum_scalar(x, 0.0) * w, order)
-
-
-@reads("ADD_N")
-def _add_n(b: Builder, *vs: Value) -> Value:
-    xs, order = b.together(*vs)
-    return Value(F.add_n(*xs), order)
 
 
 @reads("CAST", takes=Complex)
@@ -140,7 +71,7 @@ def _cast(b: Builder, v: Any) -> Any:
     before, after = b.ins[0].dtype, b.outs[0].dtype  # type: ignore[union-attr]
     if v.known:
         return Value(v.x.astype(after), v.order)
-    x = _number(b, v, v.order)
+    x = _number(b, v)
     if before.kind == "f" and after.kind in "iu":
         x = F.sign(x, alpha=0.0) * F.floor(F.abs(x))
     elif after.kind == "b" and before.kind != "b":
@@ -172,7 +103,7 @@ def _fake_quant(b: Builder, v: Value) -> Value:
 @reads("BUCKETIZE")
 def _bucketize(b: Builder, v: Value) -> Value:
     """How many of the boundaries are not above."""
-    x = _number(b, v, v.order)
+    x = _number(b, v)
     y = x * 0.0
     for limit in b.op.options["boundaries"][:MAX_LIMITS]:
         y = y + F.greater_equal_scalar(x, limit)
@@ -211,25 +142,9 @@ def _segments(b: Builder, v: Value, ids: Value, count: Value | None = None) -> V
     return computed(F.stack(*found, axis=0))
 
 
-@reads("SUM", "MEAN", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD", "REDUCE_ANY", "REDUCE_ALL")
-def _reduced(b: Builder, v: Value, axes: Value) -> Value:
-    f = {"SUM": F.sum, "MEAN": F.mean, "REDUCE_MAX": F.max, "REDUCE_MIN": F.min}
-    f |= {"REDUCE_PROD": F.prod, "REDUCE_ANY": F.max, "REDUCE_ALL": F.min}
-    found = b.axes(axes, v.rank)
-    if not found:
-        return v
-    keep = b.op.options["keep_dims"]
-    order = v.order if keep else without(v.order, found)
-    x = _number(b, v, v.order)
-    return Value(f[b.op.name](x, axis=held_axes(found, v.order), keepdims=keep), order)
-
-
-@reads("SOFTMAX", "LOG_SOFTMAX")
+@reads("SOFTMAX")
 def _softmax(b: Builder, v: Value) -> Value:
-    x = b.held(v)
-    if b.op.name == "LOG_SOFTMAX":
-        return computed(F.log_softmax(x, axis=v.rank - 1))
-    beta = b.op.options["beta"]
+    x, beta = b.held(v), b.op.options["beta"]
     return computed(F.softmax(x if beta == 1 else x * beta, axis=v.rank - 1))
 
 

@@ -122,8 +122,3 @@ def _set_diagonal(b: Builder, v: Value, diagonal: Value) -> Value:
     mask = F.broadcast(Variable.from_numpy_array(eye.reshape((1,) * (v.rank - 2) + (n, m))), shape)
     rows = F.pad(wide, [0, n - min(n, m), 0, 0], "constant", 0.0)
     return computed(F.where(mask, F.broadcast(rows, shape), b.held(v)))
-
-
-@reads("MATRIX_DIAG")
-def _diagonal(b: Builder, v: Value) -> Value:
-    return computed(F.matrix_diag(b.held(v)))

@@ -19,33 +19,14 @@ from nnl.converters.tensorflow.messages import TensorFlowError
 from nnl.converters.tensorflow.tensors import code_of_dtype
 from nnl.converters.tflite.building import Builder, Value, reads
 from nnl.converters.tflite.flatbuffer import Damaged
-from nnl.converters.tflite.tensorflow_names import DIRECT
+from nnl.converters.tflite.tensorflow_names import IN_TENSORFLOW
 
-# Names in TensorFlow, besides those that its writer knows.
-_NAMES = {name: row[0] for name, row in DIRECT.items()} | {
-    "ARG_MAX": "ArgMax",
-    "ARG_MIN": "ArgMin",
-    "BATCH_TO_SPACE_ND": "BatchToSpaceND",
-    "BROADCAST_ARGS": "BroadcastArgs",
-    "CONCATENATION": "ConcatV2",
-    "DEPTH_TO_SPACE": "DepthToSpace",
-    "FILL": "Fill",
-    "LOCAL_RESPONSE_NORMALIZATION": "LRN",
-    "MIRROR_PAD": "MirrorPad",
-    "PACK": "Pack",
-    "RANK": "Rank",
-    "REVERSE_SEQUENCE": "ReverseSequence",
-    "SELECT": "Select",
-    "SPACE_TO_BATCH_ND": "SpaceToBatchND",
-    "SPACE_TO_DEPTH": "SpaceToDepth",
-    "SPLIT": "Split",
-    "SPLIT_V": "SplitV",
-}
 _MOVE = "BROADCAST_TO CONCATENATION PACK REVERSE_V2 SLICE SPLIT SPLIT_V STRIDED_SLICE TILE UNPACK"
 _COMPUTE = (
     "ARG_MAX ARG_MIN BATCH_TO_SPACE_ND BROADCAST_ARGS CUMSUM DEPTH_TO_SPACE FILL GATHER_ND "
-    "LOCAL_RESPONSE_NORMALIZATION MIRROR_PAD ONE_HOT PAD PADV2 RANGE RANK REVERSE_SEQUENCE "
-    "SCATTER_ND SELECT SELECT_V2 SHAPE SPACE_TO_BATCH_ND SPACE_TO_DEPTH TOPK_V2"
+    "LEAKY_RELU LOCAL_RESPONSE_NORMALIZATION LOG_SOFTMAX MATRIX_DIAG MEAN MIRROR_PAD ONE_HOT PAD "
+    "PADV2 RANGE RANK REDUCE_ALL REDUCE_ANY REDUCE_MAX REDUCE_MIN REDUCE_PROD REVERSE_SEQUENCE "
+    "SCATTER_ND SELECT SELECT_V2 SHAPE SPACE_TO_BATCH_ND SPACE_TO_DEPTH SUM TOPK_V2"
 )
 
 
@@ -111,4 +92,4 @@ def _importer(op: str) -> Callable[..., Any]:
 
 for _listed in (_MOVE, _COMPUTE):
     for _name in _listed.split():
-        reads(_name, parts=_listed is _MOVE)(_importer(_NAMES[_name]))
+        reads(_name, parts=_listed is _MOVE)(_importer(IN_TENSORFLOW[_name]))
