@@ -134,16 +134,21 @@ def dense(batch_norm: bool = False) -> Network:
     return Network("n", {"x": x}, {"y": y})
 
 
+def read_back(network: Network, file: Path) -> list[np.ndarray[Any, Any]]:
+    """What a network computes after it was written and read."""
+    writer.save(file, network)
+    back = read_model([str(file)])[0].network()
+    return list(back.run({k: v.d for k, v in zip(back.inputs, network.inputs.values())}).values())  # noqa: B905
+
+
 def test_a_normalization_becomes_part_of_the_weights(tmp_path: Path) -> None:
     file = tmp_path / "a.nnb"
     network = dense(batch_norm=True)
     for v in nn.get_parameters(grad_only=False).values():
         v.d = 0.5 + np.random.default_rng(0).random(v.shape)
     network.inputs["x"].d = normal(2, 3, 8, 8)
-    writer.save(file, network)
+    (got,) = read_back(network, file)
     assert fields(file)["functions"] == 3
-    back = read_model([str(file)])[0].network()
-    (got,) = back.run({k: network.inputs["x"].d for k in back.inputs}).values()
     np.testing.assert_allclose(got.reshape(-1), values(network)[0], rtol=1e-5)
 
 
@@ -191,22 +196,13 @@ def test_a_pooling_that_leaves_out_the_border_needs_a_newer_level(tmp_path: Path
 def test_nearest_pixels_are_those_of_the_definition(tmp_path: Path) -> None:
     x = nn.Variable.from_numpy_array(normal(1, 2, 3, 3))
     y = F.interpolate(x, scale=(2, 3), mode="nearest", align_corners=False)
-    writer.save(tmp_path / "a.nnb", Network("n", {"x": x}, {"y": y}))
-    (got,) = read_model([str(tmp_path / "a.nnb")])[0].network().run({"v0": x.d}).values()
+    (got,) = read_back(Network("n", {"x": x}, {"y": y}), tmp_path / "a.nnb")
     np.testing.assert_array_equal(got, x.d.repeat(2, 2).repeat(3, 3))
     y = F.interpolate(x, scale=(2, 2), mode="nearest", align_corners=False, half_pixel=True)
-    writer.save(tmp_path / "a.nnb", Network("n", {"x": x}, {"y": y}))
-    (got,) = read_model([str(tmp_path / "a.nnb")])[0].network().run({"v0": x.d}).values()
+    (got,) = read_back(Network("n", {"x": x}, {"y": y}), tmp_path / "a.nnb")
     y.forward()
     np.testing.assert_allclose(got, y.d, rtol=1e-6)
     assert np.abs(got - x.d.repeat(2, 2).repeat(2, 3)).max() > 0.1
-
-
-def read_back(network: Network, file: Path) -> list[np.ndarray[Any, Any]]:
-    """What a network computes after it was written and read."""
-    writer.save(file, network)
-    back = read_model([str(file)])[0].network()
-    return list(back.run({k: v.d for k, v in zip(back.inputs, network.inputs.values())}).values())  # noqa: B905
 
 
 def test_a_normalization_after_grouped_layers(tmp_path: Path) -> None:
@@ -262,8 +258,7 @@ def test_weights_get_as_many_bits_after_the_point_as_fit(
 
 def test_a_weight_that_others_read_too_keeps_its_order_for_them(tmp_path: Path) -> None:
     x, w = (nn.Variable.from_numpy_array(normal(3, 3)) for _ in range(2))
-    writer.save(tmp_path / "a.nnb", Network("n", {"x": x}, {"y": F.affine(x, w) + w}))
-    (got,) = read_model([str(tmp_path / "a.nnb")])[0].network().run({"v0": x.d}).values()
+    (got,) = read_back(Network("n", {"x": x}, {"y": F.affine(x, w) + w}), tmp_path / "a.nnb")
     np.testing.assert_allclose(got, x.d @ w.d + w.d, rtol=1e-5)
 
 

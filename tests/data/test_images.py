@@ -208,14 +208,6 @@ def test_each_epoch_crops_a_picture_anew(tmp_path: Path) -> None:
         assert not same(drained(images, 0), drained(images, 1))
 
 
-def test_a_picture_for_printers_is_pillows() -> None:
-    printed = photograph(16, 16, 3).convert("CMYK")
-    data = jpeg(printed)
-    out = np.empty((16, 16, 3), np.uint8)
-    render(data, lambda h, w: validation_view(h, w, 16, 16), True, out)
-    assert np.array_equal(out, np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
-
-
 def test_a_crop_is_pillows(folder: Path) -> None:
     data = jpeg(photograph(60, 90, 0), subsampling=0)
     whole = Image.open(io.BytesIO(data))
@@ -241,28 +233,6 @@ def test_the_middle_is_pillows(height: int, width: int) -> None:
     out = np.empty((16, 16, 3), np.uint8)
     render(data, lambda h, w: validation_view(h, w, 16, 20), True, out)
     assert np.abs(out.astype(int) - wanted).max() <= 1
-
-
-@pytest.mark.parametrize("height, width", [(375, 500), (500, 333), (97, 201)])
-def test_samples_are_torchvisions(height: int, width: int) -> None:
-    transforms = pytest.importorskip("torchvision.transforms")
-    data = jpeg(photograph(height, width, 2))
-    whole = Image.open(io.BytesIO(data))
-    reference = transforms.Compose([transforms.Resize(72), transforms.CenterCrop(64)])
-    rng = np.random.default_rng(height)
-    crops = [training_view(height, width, rng) for _ in range(5)]
-    wanted = [np.asarray(reference(whole))]
-    for (left, top, right, bottom), _, mirrored in crops:
-        crop = (top, left, bottom - top, right - left)
-        sample = transforms.functional.resized_crop(whole, *crop, (64, 64))
-        wanted.append(np.asarray(sample)[:, ::-1] if mirrored else np.asarray(sample))
-    views = [validation_view(height, width, 64, 72), *crops]
-    for view, sample in zip(views, wanted, strict=True):
-        out = np.empty((64, 64, 3), np.uint8)
-        render(data, lambda h, w, view=view: view, True, out)
-        assert np.abs(out.astype(int) - sample).max() <= 1
-        render(data, lambda h, w, view=view: view, False, out)
-        assert np.abs(out.astype(int) - sample).mean() <= 2
 
 
 @pytest.mark.parametrize("shrink", [2, 4, 8])
@@ -372,11 +342,6 @@ def test_a_batch_of_damage_is_an_error(folder: Path, tmp_path: Path) -> None:
         pytest.raises(ValueError, match="all 1 pictures of batch 0 of epoch 3 are damaged; .*a.j"),
     ):
         next(images.epoch(3))
-
-
-def test_the_pixels_of_a_header_are_checked_before_they_are_decoded() -> None:
-    with pytest.raises(ValueError, match="50000 x 50000|exceeds limit"):
-        read_header(huge())
 
 
 # ---- bad arguments ----

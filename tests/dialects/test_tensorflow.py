@@ -50,10 +50,10 @@ def test_numbers_are_those_of_tensorflow(tmp_path):
     python = python_with_tensorflow()
     if python is None:
         pytest.skip("TensorFlow is not installed (NNL_TENSORFLOW_PYTHON names a Python with it)")
-    script = str(HERE / "tensorflow_rows.py")
     environment = {**os.environ, "TF_USE_LEGACY_KERAS": "1"}
     found = subprocess.run(
-        [python, script, str(tmp_path / "found.tsv")],
+        [python, "-m", "tests.dialects.tensorflow_rows", str(tmp_path / "found.tsv")],
+        cwd=HERE.parents[1],
         capture_output=True,
         text=True,
         env=environment,

@@ -360,35 +360,6 @@ def test_closed_programs_are_files_that_older_versions_read(tmp_path):
     assert b'"version":"2"' in (tmp_path / "a.nnlp").read_bytes().replace(b" ", b"")
 
 
-def test_a_changed_expression_is_noticed(tmp_path):
-    """Every number of an expression: another one is refused or gives other shapes."""
-
-    def net(x):
-        b, t, d = x.shape
-        return F.reshape(x[:, : t // 2 * 2], (b * (t // 2), 2 * d))
-
-    x = nn.Variable((2, 6, 3))
-    nn.save_program(tmp_path / "a.nnlp", net, {"x": x}, open={"x": ("batch", "time", None)})
-    data = nn.load_program(tmp_path / "a.nnlp")["main"].to_dict()
-    sizes = {"batch": 5, "time": 9}
-    want = Program.from_dict(data).at(sizes).to_dict()
-    changed = 0
-    for path in list(leaves([s.get("open", {}) for s in data["steps"]])):
-        other = Program.from_dict(data).to_dict()
-        place = [s.get("open", {}) for s in other["steps"]]
-        for key in path[:-1]:
-            place = place[key]
-        if type(place[path[-1]]) is not int:
-            continue
-        place[path[-1]] += 1
-        changed += 1
-        try:
-            assert Program.from_dict(other).at(sizes).to_dict() != want, path
-        except (ValueError, IndexError):
-            pass
-    assert changed > 8
-
-
 @pytest.mark.parametrize("seed", [1, 2, 3, 6])
 def test_a_changed_number_of_an_expression_in_a_file_is_noticed(seed, tmp_path):
     """One byte of a file: its CRC is another. Who writes that anew is refused at the example, or
