@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from nnl.core.arrays.spec import ShapeError, check_axes, check_axis
 from nnl.core.ops.op import Cost, Sample
-from nnl.functions.reduction import kept_shape
+from nnl.functions.reduction import kept_shape, reshape
 from nnl.functions.standardize import Normalization, normalization, others, parameters
 
 CATEGORY = "Normalization"
@@ -70,6 +70,7 @@ class layer_normalization_op(LayerLike):
 class instance_normalization_op(LayerLike):
     """See instance_normalization."""
 
+    follows_order = True
     channel_axis: int = 1
     batch_axis: tuple[int, ...] = (0,)
     eps: float = 1e-5
@@ -109,6 +110,7 @@ class instance_normalization_op(LayerLike):
 class group_normalization_op(LayerLike):
     """See group_normalization."""
 
+    follows_order = True
     num_groups: int
     channel_axis: int = 1
     batch_axis: tuple[int, ...] = (0,)
@@ -131,6 +133,15 @@ class group_normalization_op(LayerLike):
         shape = (*x.shape[:c], g, x.shape[c] // g, *x.shape[c + 1 :])
         kept = [i + (i > c) for i in self.batch_axis]
         return shape, others(shape, (c, *kept))
+
+    def reduced(self, x):
+        c = self.channel_axis
+        axes = others(x.shape, (c, *self.batch_axis))
+        return {"axes": axes, "groups": self.num_groups, "channel_axis": c}
+
+    def by_channel(self, statistic):
+        s, c = statistic.shape, self.channel_axis
+        return reshape(statistic, (*s[: c + 1], *s[c + 2 :]))
 
     def parameter_shape(self, shape):
         return tuple(n if i == self.channel_axis else 1 for i, n in enumerate(shape))

@@ -153,11 +153,14 @@ class normalization_backward:
         mean, variance: Its outputs.
         axes: What mean and variance are taken over.
         parameter: The shape of beta and gamma, None if there is neither.
+        groups: If not 0, `channel_axis` has so many means, each taken over neighbours too.
     """
 
     axes: tuple[int, ...]
     eps: float
     parameter: tuple[int, ...] | None = None
+    groups: int = 0
+    channel_axis: int = 1
     optional = zeros = ("gmean", "gvariance")
     follows_order = True
 
@@ -167,9 +170,23 @@ class normalization_backward:
         p = x.with_shape(self.parameter)
         return x, p, p
 
+    def folded(self, shape):
+        """A shape with its channels split in groups and the rest."""
+        c, g = self.channel_axis, self.groups
+        if not g:
+            return shape
+        split = (g, shape[c] // g) if shape[c] != 1 else (1, 1)
+        return (*shape[:c], *split, *shape[c + 1 :])
+
+    def folded_axes(self):
+        """The reduced axes of a folded shape."""
+        c = self.channel_axis
+        return (*(a + (a > c) for a in self.axes), c + 1) if self.groups else self.axes
+
     def forward(self, xp, gy, gmean, gvariance, x, mean, variance, gamma):
-        runs = merge_axes(x.shape, self.axes, self.parameter)
-        axes, n = runs.axes, count(x.shape, self.axes) or 1
+        shape, reduced = self.folded(x.shape), self.folded_axes()
+        runs = merge_axes(shape, reduced, self.parameter and self.folded(self.parameter))
+        axes, n = runs.axes, count(shape, reduced) or 1
         gx = xp.empty(x.shape, x.dtype)
         d, g, x_ = (a.reshape(runs.x) for a in (gx, gy, x))
         stat = kept_shape(d, axes)
@@ -237,7 +254,12 @@ class normalization_backward:
         return gx, gbeta.reshape(self.parameter), ggamma.reshape(self.parameter)
 
     def decompose(self, gy, gmean, gvariance, x, mean, variance, gamma=None):
-        axes, n = self.axes, count(x.shape, self.axes) or 1
+        whole, axes = x.shape, self.folded_axes()
+        gy, gmean, gvariance, x, mean, variance, gamma = (
+            a if a is None else as_shape(a, self.folded(a.shape))
+            for a in (gy, gmean, gvariance, x, mean, variance, gamma)
+        )
+        n = count(x.shape, axes) or 1
         inverse = pow_scalar(add_scalar(variance, self.eps), -0.5)
         d = sub2(x, mean)
         xhat = mul2(d, inverse)
@@ -252,9 +274,11 @@ class normalization_backward:
             gx = add2(gx, mul_scalar(gmean, 1.0 / n))
         if gvariance is not None:
             gx = add2(gx, mul_scalar(mul2(gvariance, d), 2.0 / n))
+        gx = as_shape(gx, whole)
         if self.parameter is None:
             return (gx,)
-        return gx, sum_to(gy, self.parameter), sum_to(mul2(gy, xhat), self.parameter)
+        p = self.folded(self.parameter)
+        return gx, *(as_shape(sum_to(a, p), self.parameter) for a in (gy, mul2(gy, xhat)))
 
     def cost(self, gy, gmean, gvariance, x, mean, variance, gamma=None):
         return Cost(flops=11 * x.size, bytes=4 * x.nbytes)
@@ -267,6 +291,13 @@ class normalization_backward:
             gamma = None if parameter is None else rng.normal(size=parameter)
             yield Sample(gy, gm, gv, x, m, v, gamma, axes=axes, eps=1e-3, parameter=parameter)
             yield Sample(gy, None, None, x, m, v, gamma, axes=axes, eps=1e-3, parameter=parameter)
+        x, gy = rng.normal(size=(2, 2, 6, 4))
+        m, v = (
+            f(x.reshape(2, 3, 2, 4), axis=(2, 3), keepdims=True)[..., 0] for f in (np.mean, np.var)
+        )
+        more = {"axes": (2,), "eps": 1e-3, "groups": 3}
+        yield Sample(gy, m, v, x, m, v, x[:1, :, :1], **more, parameter=(1, 6, 1))
+        yield Sample(gy, None, None, x, m, v, None, **more)
 
 
 class Normalization:
@@ -304,20 +335,24 @@ class Normalization:
         return shape
 
     def vjp(self, gy, gmean, gvariance, *, x, beta_spec, gamma, mean, variance):
-        shape, axes = self.layout(x)
         p = gamma if gamma is not None else beta_spec
-        folded = None if p is None else self.fold(p.shape)
-        gx, *gp = normalization_backward(
-            as_shape(gy, shape), gmean, gvariance, as_shape(x, shape), mean, variance,
-            None if gamma is None else as_shape(gamma, folded),
-            axes=axes, eps=self.eps, parameter=folded,
-        )  # fmt: skip
-        gbeta, ggamma = (as_shape(g, p.shape) for g in gp) if gp else (None, None)
-        return (
-            as_shape(gx, x.shape),
-            None if beta_spec is None else gbeta,
-            None if gamma is None else ggamma,
+        gmean, gvariance, mean, variance = (
+            a if a is None else self.by_channel(a) for a in (gmean, gvariance, mean, variance)
         )
+        gx, *gp = normalization_backward(
+            gy, gmean, gvariance, x, mean, variance, gamma,
+            **self.reduced(x), eps=self.eps, parameter=None if p is None else p.shape,
+        )  # fmt: skip
+        gbeta, ggamma = gp or (None, None)
+        return gx, None if beta_spec is None else gbeta, None if gamma is None else ggamma
+
+    def reduced(self, x):
+        """What mean and variance are taken over, as normalization_backward is told."""
+        return {"axes": self.layout(x)[1]}
+
+    def by_channel(self, statistic):
+        """Mean, variance or a gradient of them with as many axes as x."""
+        return statistic
 
     def cost(self, x, beta=None, gamma=None):
         return Cost(flops=8 * x.size, bytes=2 * x.nbytes)

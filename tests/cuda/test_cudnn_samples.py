@@ -40,6 +40,7 @@ WIDE = {
 # Why samples are declined; what is not here is taken.
 REASONS = {
     "an array is empty",
+    "a group normalization",
     "neither a batch nor a layer normalization",
     "beta or gamma is left out",
     "an input is left out",

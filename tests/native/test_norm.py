@@ -244,6 +244,24 @@ def test_gradients_equal_numpy_at_larger_sizes(
     compare(op, attrs, [gy, gm, gv, x, m, v, gamma], last and len(shape) > 2)
 
 
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(("channels", "groups"), [(24, 4), (48, 48), (130, 2), (6, 1)])
+def test_gradients_of_groups(channels: int, groups: int, last: bool) -> None:
+    rng = np.random.default_rng(4)
+    shape, stat, p = (3, channels, 17, 13), (3, groups, 1, 1), (1, channels, 1, 1)
+    gy, x = rng.normal(size=(2, *shape)).astype(F32)
+    gm, gv, m = rng.normal(size=(3, *stat)).astype(F32)
+    v, gamma = rng.uniform(0.5, 2, stat).astype(F32), rng.normal(size=p).astype(F32)
+    op = OPS["normalization_backward"]
+    attrs = op.attrs(axes=(2, 3), eps=1e-3, parameter=p, groups=groups, channel_axis=1)
+    specs, want = run_numpy(op, attrs, [gy, gm, gv, x, m, v, gamma])
+    places = ({0, 3}, {0}) if last else (set(), set())
+    got = run_native(op, attrs, [gy, gm, gv, x, m, v, gamma], specs, places)
+    assert got is not None
+    for g, w in zip(got, want, strict=True):
+        assert_close(g, w, F32, "groups")
+
+
 @pytest.mark.parametrize("shape", [(0, 3, 2, 2), (2, 0, 2, 2), (2, 3, 0, 2)])
 def test_empty_arrays(shape: Any) -> None:
     c = (1, shape[1], 1, 1)

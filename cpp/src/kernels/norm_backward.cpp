@@ -405,7 +405,8 @@ class Backward : public Kernel {
   size_t workspace_ = 0;
 };
 
-std::unique_ptr<Kernel> make(const Signature& s, Settings set, const std::vector<bool>& reduced) {
+std::unique_ptr<Kernel> make(const Signature& s, Settings set, const std::vector<bool>& reduced,
+                             int64_t channel = -1, int64_t groups = 0) {
   const auto spec = [&](int i) {
     return i >= 0 && s.given(static_cast<size_t>(i)) ? &s.in[static_cast<size_t>(i)] : nullptr;
   };
@@ -426,7 +427,12 @@ std::unique_ptr<Kernel> make(const Signature& s, Settings set, const std::vector
   for (const Spec* q : {spec(at.gamma), spec(at.beta), gparams ? &s.out[gx ? 2 : 1] : nullptr})
     if (q && p && !same_order(*q, *p)) return nullptr;
   set.shape.params = p ? p->size() : 0;
-  if (!see(axes_of(x, stat, p, reduced), set.shape)) return nullptr;
+  Spec folded = stat;
+  if (groups) {
+    if (stat.layout != Layout::plain) return nullptr;
+    folded.shape.insert(folded.shape.begin() + channel + 1, 1);
+  }
+  if (!see(axes_of(x, folded, p, reduced, channel, groups), set.shape)) return nullptr;
   const DType common = common_type({&x, spec(at.gy), spec(at.gy2), spec(at.y), gz, gx});
   return with_pointer(common, [&](auto type) -> std::unique_ptr<Kernel> {
     return std::make_unique<Backward<decltype(type)>>(s, std::move(set));
@@ -443,7 +449,11 @@ std::unique_ptr<Kernel> backward(const Signature& s) {
   if (s.given(6) && s.out.size() < 3) return nullptr;
   std::vector<bool> reduced(s.in[3].shape.size(), false);
   for (int64_t a : s.attributes.integers("axes")) reduced[static_cast<size_t>(a)] = true;
-  return make(s, set, reduced);
+  const int64_t groups = s.attributes.has("groups") ? s.attributes.integer("groups") : 0;
+  if (!groups) return make(s, set, reduced);
+  const int64_t channel = s.attributes.integer("channel_axis");
+  reduced.insert(reduced.begin() + channel + 1, true);
+  return make(s, set, reduced, channel, groups);
 }
 
 std::unique_ptr<Kernel> batch(const Signature& s) {

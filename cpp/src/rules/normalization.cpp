@@ -119,7 +119,15 @@ const ShapeRule batch_normalization_backward_fused{
 Specs backward(const RuleCall& c) {
   const Shape& x = c[3].shape;
   c.has_shape(0, x);
-  const Shape statistics = kept_shape(x, c.axes("axes", x.size()));
+  Shape statistics = kept_shape(x, c.axes("axes", x.size()));
+  const int64_t groups = c.attributes.has("groups") ? c.attributes.integer("groups") : 0;
+  if (groups) {
+    const int64_t channel = c.attributes.integer("channel_axis");
+    if (channel < 0 || channel >= c[3].rank()) c.fail("channel_axis is no axis of " + c.text(3));
+    int64_t& n = statistics[static_cast<size_t>(channel)];
+    if (groups < 0 || n % groups) c.fail("groups do not divide the channels of " + c.text(3));
+    n = groups;
+  }
   for (size_t i : {1, 2, 4, 5}) c.has_shape(i, statistics);
   if (!c.attributes.has("parameter")) {
     if (c.given(6)) c.fail(6, "parameter, its shape");

@@ -387,6 +387,8 @@ def backward(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work]:
     ggamma, of a batch or a layer normalization. Gradients that reach mean and variance are added
     by one more graph; left out, they are zero."""
     gy, gmean, gvariance, x, mean, variance, gamma = ins[:7]
+    if attrs.get("groups"):
+        raise Declined("a group normalization")
     if gy is None or x is None or mean is None or variance is None or gamma is None:
         raise Declined("an input is left out")
     if (gmean is None) != (gvariance is None):

@@ -48,13 +48,18 @@ def normalization_backward(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kerne
     x = ins[3]
     if x is None or not is_real(*ins, *outs) or not x.size or not alike(x, ins[0], outs[0]):
         return None
-    s = Stages(x, attrs["axes"])
+    axes, c, groups = attrs["axes"], attrs.get("channel_axis", 1), attrs.get("groups", 0)
+    if groups:
+        s = Stages(x, (*(a + (a > c) for a in axes), c + 1), c, groups)
+    else:
+        s = Stages(x, axes)
     gy, gmean, gvariance, px, mean, variance, gamma = given_in(s, ins)
     gx, *parameters = needed_out(s, outs)
     inverse = add_inverse(s, variance, float(attrs["eps"]))
     first, second = s.scratch(), s.scratch()
     # Does gamma vary like the means (batch), or within what is reduced (layer)?
     shape = attrs.get("parameter")
+    shape = shape and s.fold_shape(shape)
     own = shape is not None and tuple(shape) == s.statistic.shape
 
     def products(w: Writer, g: int, x: int, m: int, i: int, k: int | None) -> Sequence[int]:
