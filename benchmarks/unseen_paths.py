@@ -8,23 +8,27 @@ layers is drawn; a loop that draws in each round, so no path ever comes again; a
 depth, whose halves are evaluated by recursion; three batches whose gradients are added before the
 update; and chunks of a sequence, of 2 to 12 time steps, with the state carried over. All with
 backward and an update by Adam, 16 samples; nnl in dynamic mode, co-executed, and PyTorch's eager
-mode, each in a process of its own, compiling included and importing not. `--steps 30` is the
-beginning of a program. Ratios are those of processor time, medians of the rounds.
+mode, each in a process of its own, by turns of some steps, compiling included and importing not,
+nor collecting what that leaves. `--steps 30` is the beginning of a program. Ratios are those of
+processor time, medians of the rounds; "worst" is the largest of all from the first to some step.
 """
 
 import argparse
+import gc
 import json
 import subprocess
 import sys
 import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
 
 import numpy as np
-from cpu import HERE, can_import, last_error, machine, write
+from cpu import HERE, can_import, machine, write
 
 BATCH, LAYERS = 16, 6
+TURN = 5  # steps of one way, then of the next
 KINDS = ("loop", "branches", "drawn", "tree", "batches", "chunks")
 WIDTHS = (16, 64, 256)
 WAYS = {"nnl-eager": "nnl dynamic", "nnl-coexecute": "nnl co-executed", "torch": "PyTorch"}
@@ -108,12 +112,21 @@ def measure(kind, width, way, steps):
     step, xs, report = (torch_step if way == "torch" else nnl_step)(kind, width, way, loss_of, data)
     paths = list(path_of(kind, steps))
     several = 3 if kind == "batches" else 1
-    start, began = time.perf_counter(), time.process_time()
+    gc.collect()  # or it is done in some step, in either way
+    start, began, ends = time.perf_counter(), time.process_time(), []
     for k, path in enumerate(paths):
+        if k % TURN == 0:
+            before, paused = time.perf_counter(), time.process_time()
+            print(flush=True)
+            sys.stdin.readline()
+            start += time.perf_counter() - before
+            began += time.process_time() - paused
         loss = step([xs[(several * k + i) % len(xs)] for i in range(several)], path)
+        ends.append(time.process_time() - began)
     loss = float(loss.detach() if way == "torch" else loss.d)
-    seconds, busy = time.perf_counter() - start, time.process_time() - began
-    return {"value": seconds, "processor": round(busy, 4), "loss": loss, **report()}
+    ends[-1] = time.process_time() - began
+    seconds = time.perf_counter() - start
+    return {"value": seconds, "processor": ends, "loss": loss, **report()}
 
 
 def nnl_step(kind, width, way, loss_of, data):
@@ -180,13 +193,28 @@ def torch_step(kind, width, way, loss_of, data):
     return step, [torch.from_numpy(a) for a in data], dict
 
 
-def one(row, way, steps):
-    """What a process of its own measures."""
-    command = [sys.executable, str(HERE / "unseen_paths.py"), "--one", row, way]
-    done = subprocess.run([*command, "--steps", str(steps)], capture_output=True, text=True)
-    if done.returncode:
-        return {"error": last_error(done.stderr, done.returncode)}
-    return json.loads(done.stdout.splitlines()[-1])
+def by_turns(row, ways, steps):
+    """What processes of their own measure, which take turns: for each way a dictionary."""
+    found, running = [{} for _ in ways], {}
+    with ExitStack() as stack:
+        for at, way in enumerate(ways):
+            command = [sys.executable, str(HERE / "unseen_paths.py"), "--one", row, way]
+            command += ["--steps", str(steps)]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            process = running[at] = subprocess.Popen(command, **pipes, text=True)
+            stack.callback(process.kill)
+            process.stdout.readline()  # it has begun
+        while running:
+            for at, process in list(running.items()):
+                with suppress(BrokenPipeError):
+                    process.stdin.write("\n")
+                    process.stdin.flush()
+                said = process.stdout.readline()
+                if said == "\n":
+                    continue
+                del running[at]
+                found[at] = json.loads(said) if said else {"error": f"ended with {process.wait()}"}
+    return found
 
 
 def main():
@@ -210,7 +238,7 @@ def main():
     report["rows"] = {row: {} for row in rows}
     for row in rows:
         print(f"\n{row}, s for {args.steps} steps from a cold start")
-        done = [[one(row, way, args.steps) for way in ways] for _ in range(args.rounds)]
+        done = [by_turns(row, ways, args.steps) for _ in range(args.rounds)]
         for at, way in enumerate(ways):
             found = report["rows"][row][way] = done[0][at]
             if "error" in found:
@@ -218,9 +246,15 @@ def main():
                 continue
             rounds = [r for r in done if not any("error" in r[i] for i in (0, at))]
             found["value"] = median([r[at]["value"] for r in rounds])
-            found["ratio"] = median([r[at]["processor"] / r[0]["processor"] for r in rounds])
-            more = {k: v for k, v in found.items() if k not in ("value", "loss", "ratio")}
-            print(f"  {WAYS[way]:16}{found['value']:9.3f}  {found['ratio']:5.2f} x  {more}")
+            pairs = [zip(r[at]["processor"], r[0]["processor"], strict=True) for r in rounds]
+            ratios = [median(r) for r in zip(*[[a / b for a, b in p] for p in pairs], strict=True)]
+            found["ratio"], found["worst"] = ratios[-1], max(ratios)
+            shown = (
+                f"{ratios[-1]:5.2f} x  worst {max(ratios):.2f} x at {ratios.index(max(ratios)) + 1}"
+            )
+            not_shown = ("value", "loss", "processor", "ratio", "worst")
+            more = {k: v for k, v in found.items() if k not in not_shown}
+            print(f"  {WAYS[way]:16}{found['value']:9.3f}  {shown}  {more}")
             sys.stdout.flush()
         if args.json:
             write(args.json, report)

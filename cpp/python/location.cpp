@@ -2,10 +2,9 @@
 #include "location.h"
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/vector.h>
 
 #include <unordered_map>
-#include <vector>
+#include <utility>
 
 namespace nb = nanobind;
 
@@ -13,26 +12,67 @@ void bind_location(nb::module_& m);
 
 namespace {
 
-PyObject* starts_of;  // nnl.core.arguments.origin.starts
+PyObject* passed;  // nnl.core.arguments.origin.PASSED
 
-// Where the instructions of every code that was met begin; it is kept alive with them.
-std::unordered_map<PyCodeObject*, std::vector<uint32_t>> known;
+struct Place {
+  int line = 0, end_line = 0, column = -1, end_column = -1;
+  bool operator==(const Place& p) const {
+    return line == p.line && end_line == p.end_line && column == p.column &&
+           end_column == p.end_column;
+  }
+};
+
+// Instructions of a code that frames were at, with the first ones of the same place in the source.
+// One by one: a step that is new meets many codes, at few of their instructions.
+class Starts {
+ public:
+  explicit Starts(PyCodeObject* code) : code_(code) {
+    const int found = PySet_Contains(passed, reinterpret_cast<PyObject*>(code));
+    if (found < 0) throw nb::python_error();
+    counts_ = !found;
+  }
+
+  // Whether the code counts at all.
+  bool counts() const { return counts_; }
+
+  int of(int at) {
+    const auto found = known_.find(at);
+    if (found != known_.end()) return found->second;
+    const Place here = place(at);
+    int first = at;
+    if (here.column >= 0)  // columns may be left out
+      while (first && place(first - 1) == here) --first;
+    return known_[at] = first;
+  }
+
+ private:
+  Place place(int at) const {
+    Place p;
+    if (!PyCode_Addr2Location(code_, 2 * at, &p.line, &p.column, &p.end_line, &p.end_column))
+      throw nb::python_error();
+    return p;
+  }
+
+  PyCodeObject* code_;
+  bool counts_;
+  std::unordered_map<int, int> known_;
+};
+
+// That of every code that was met; it is kept alive with them.
+std::unordered_map<PyCodeObject*, Starts> known;
 constexpr size_t most_known = 10'000;  // programs that make code as they run must not fill memory
 
-const std::vector<uint32_t>& starts(PyCodeObject* code) {
+Starts& starts(PyCodeObject* code) {
   const auto found = known.find(code);
   if (found != known.end()) return found->second;
-  nb::object list = nb::steal(PyObject_CallOneArg(starts_of, reinterpret_cast<PyObject*>(code)));
-  if (!list.is_valid()) throw nb::python_error();
-  auto numbers = nb::cast<std::vector<uint32_t>>(list);
+  Starts fresh(code);
   if (known.size() == most_known) {
-    std::unordered_map<PyCodeObject*, std::vector<uint32_t>> old;
+    std::unordered_map<PyCodeObject*, Starts> old;
     old.swap(known);
     for (auto& entry : old) Py_DECREF(entry.first);
   }
-  const auto [entry, fresh] = known.emplace(code, std::move(numbers));
-  if (fresh) Py_INCREF(code);
-  return entry->second;
+  Py_INCREF(code);
+  return known.emplace(code, std::move(fresh)).first->second;
 }
 
 }  // namespace
@@ -45,11 +85,11 @@ uint64_t location(PyFrameObject* stop) {
   while (frame.is_valid() && frame.ptr() != reinterpret_cast<PyObject*>(stop)) {
     auto* f = reinterpret_cast<PyFrameObject*>(frame.ptr());
     nb::object code = nb::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
-    const auto& numbers = starts(reinterpret_cast<PyCodeObject*>(code.ptr()));
-    if (!numbers.empty()) {
-      const auto at = static_cast<size_t>(PyFrame_GetLasti(f)) / 2;
+    Starts& places = starts(reinterpret_cast<PyCodeObject*>(code.ptr()));
+    if (places.counts()) {
+      const int at = PyFrame_GetLasti(f) / 2;
       hash = (hash ^ reinterpret_cast<uintptr_t>(code.ptr())) * 0x9E3779B97F4A7C15;
-      hash += at < numbers.size() ? numbers[at] : at;
+      hash += static_cast<uint64_t>(at < 0 ? at : places.of(at));
       hash ^= hash >> 29;
     }
     frame = nb::steal(reinterpret_cast<PyObject*>(PyFrame_GetBack(f)));
@@ -87,8 +127,8 @@ PyMethodDef method = {"location",
 }  // namespace
 
 void bind_location(nb::module_& m) {
-  m.def("location_by", [](nb::object starts) {
-    starts_of = starts.release().ptr();
+  m.def("location_by", [](nb::object of) {
+    passed = of.release().ptr();
     return nb::steal(PyCFunction_New(&method, nullptr));
   });
 }

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.arguments.annotations import CHECKS
-from nnl.core.arguments.origin import LOCATION, starts
+from nnl.core.arguments.origin import LOCATION, PASSED
 from nnl.core.arrays.bulk import BULK
 from nnl.core.interpreters import interpreter
 from nnl.core.ops import op as ops
@@ -95,7 +95,7 @@ def library() -> ModuleType | None:
             lib = load()
         lib.traits, lib.abilities = TRAITS, cache(partial(_abilities, lib))
         ops.call_by(lib.op_call(ops, interpreter))
-        LOCATION.asked_of(lib.location_by(starts))
+        LOCATION.asked_of(lib.location_by(PASSED))
         BULK.asked_of(lib)
         LOOKUP.asked_of(lib)
         CHECKS.asked_of(lib.usual)
