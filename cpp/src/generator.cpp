@@ -16,6 +16,7 @@
 namespace nnl {
 namespace {
 
+constexpr size_t kFew = 8;  // tokens of a text that a run takes, at least, where it takes several
 constexpr char kBegin[] = "begin";  // an output of `source`: tokens that every answer begins with
 
 void check(const Sampling& how) {
@@ -136,19 +137,19 @@ std::string trimmed(const std::string& text) {
 }  // namespace
 
 struct Generator::State {
-  explicit State(const std::string& path)
-      : file(path), read(program("read")), step(program("step")) {
-    const Spec &tokens = read.input("tokens").spec(), &made = step.output("scores").spec();
-    if (tokens.shape.size() != 2 || made.shape.size() != 2 || !is_real(made.dtype))
+  explicit State(const std::string& path) : file(path), read(program("read")) {
+    const Spec &tokens = read.input("tokens").spec(), &made = read.output("scores").spec();
+    const std::vector<OpenAxis>& axes = read.input("tokens").axes();
+    if (axes.size() != 2 || axes[1].name.empty() || made.shape.size() != 2 || !is_real(made.dtype))
       throw ValueError("Generator: " + path + " takes tokens " + tokens.text() +
-                       ", wanted those of texts");
-    texts.resize(static_cast<size_t>(tokens.shape[0]));
-    chunk = tokens.shape[1];
+                       ", wanted any number of them of each text, as save_program now writes it");
+    chunk = static_cast<size_t>(axes[1].greatest);
+    takes_some = !axes[0].name.empty();
     vocabulary = made.shape[1];
     for (const std::string& name : file.parameters()) {
       if (name.rfind("cache/", 0) != 0) continue;
       const Shape shape = file.parameter(name).spec().shape;
-      if (shape.size() == 4) capacity = shape[2];
+      if (shape.size() == 4) texts.resize(static_cast<size_t>(shape[0])), capacity = shape[2];
     }
     if (!capacity) throw ValueError("Generator: " + path + " has no caches");
     if (!has("source")) return;
@@ -157,8 +158,7 @@ struct Generator::State {
       if (part.name() == kBegin) continue;
       memory.emplace_back(part.name(), std::vector<char>(texts.size() * part.spec().bytes()));
       std::vector<char>& rows = memory.back().second;
-      for (Model* m : {&read, &step})
-        m->input(part.name()).bind(static_cast<void*>(rows.data()), rows.size());
+      read.input(part.name()).bind(static_cast<void*>(rows.data()), rows.size());
     }
   }
 
@@ -231,34 +231,68 @@ struct Generator::State {
     return {place, row, answer, how};
   }
 
+  // Which rows a run is of: of the jobs and, to a power of two, of others; of all, in their order,
+  // where the program takes no less.
+  std::vector<size_t> rows_of(const std::vector<Job>& jobs) const {
+    std::vector<size_t> rows(texts.size());
+    std::iota(rows.begin(), rows.end(), 0);
+    if (!takes_some) return rows;
+    for (size_t at = 0; at < jobs.size(); ++at)
+      std::iter_swap(rows.begin() + at, std::find(rows.begin() + at, rows.end(), jobs[at].row));
+    size_t count = 1;
+    while (count < jobs.size()) count *= 2;
+    rows.resize(std::min(count, texts.size()));
+    return rows;
+  }
+
   // Lets the network read what it has not read of each text, a part of it where that is long.
-  // Returns the scores of what follows what it has read, a row for each.
-  const float* feed(const std::vector<Job>& jobs) {
+  // Returns where the scores of what follows what it has read are, for each.
+  std::vector<const float*> feed(const std::vector<Job>& jobs) {
     const auto unread = [&](const Job& job) { return job.whole.size() - texts[job.row].size(); };
-    size_t longest = 0;
+    size_t longest = 0, size = 1;
     for (const Job& job : jobs) longest = std::max(longest, unread(job));
-    Model& m = longest == 1 ? step : read;
-    const size_t size = longest == 1 ? 1 : static_cast<size_t>(chunk), batch = texts.size();
-    int64_t* tokens = m.input("tokens").data<int64_t>();
-    int64_t *before = m.input("before").data<int64_t>(),
-            *counts = m.input("counts").data<int64_t>();
-    std::fill_n(tokens, batch * size, 0);
-    std::fill_n(counts, batch, 0);
-    for (size_t row = 0; row < batch; ++row) before[row] = static_cast<int64_t>(texts[row].size());
+    if (longest > 1)
+      for (size = kFew; size < longest;) size *= 2;
+    size = std::min(size, chunk);
+    const std::vector<size_t> rows = rows_of(jobs);
+    const auto count = static_cast<int64_t>(rows.size());
+    read.input("tokens").resize({count, static_cast<int64_t>(size)});
+    if (takes_some)
+      for (const char* name : {"before", "counts", "slots"}) read.input(name).resize({count});
+    int64_t* tokens = read.input("tokens").data<int64_t>();
+    int64_t *before = read.input("before").data<int64_t>(),
+            *counts = read.input("counts").data<int64_t>();
+    std::fill_n(tokens, rows.size() * size, 0);
+    std::fill_n(counts, count, 0);
+    for (size_t at = 0; at < rows.size(); ++at)
+      before[at] = static_cast<int64_t>(texts[rows[at]].size());
+    if (takes_some) std::copy(rows.begin(), rows.end(), read.input("slots").data<int64_t>());
+    std::vector<size_t> places;
     for (const Job& job : jobs) {
+      const auto at =
+          static_cast<size_t>(std::find(rows.begin(), rows.end(), job.row) - rows.begin());
       const size_t now = std::min(unread(job), size);
       std::copy_n(job.whole.end() - static_cast<std::ptrdiff_t>(unread(job)), now,
-                  tokens + job.row * size);
-      counts[job.row] = static_cast<int64_t>(now);
+                  tokens + at * size);
+      counts[at] = static_cast<int64_t>(now);
+      places.push_back(at);
     }
-    m.run();
-    for (const Job& job : jobs)
-      for (int64_t n = counts[job.row]; n > 0; --n)
-        texts[job.row].push_back(job.whole[texts[job.row].size()]);
-    const Tensor& found = m.output("scores");
-    if (found.spec().dtype == DType::f32) return found.data<float>();
-    scores.resize(static_cast<size_t>(found.size()));
-    convert(found.spec().dtype, found.data(), DType::f32, scores.data(), found.size());
+    read.run();
+    std::vector<const float*> found;
+    const Tensor& made = read.output("scores");
+    const float* all = made.spec().dtype == DType::f32 ? made.data<float>() : converted(made);
+    for (size_t k = 0; k < jobs.size(); ++k) {
+      Tokens& text = texts[jobs[k].row];
+      const auto next = jobs[k].whole.begin() + static_cast<std::ptrdiff_t>(text.size());
+      text.insert(text.end(), next, next + counts[places[k]]);
+      found.push_back(all + static_cast<int64_t>(places[k]) * vocabulary);
+    }
+    return found;
+  }
+
+  const float* converted(const Tensor& x) {
+    scores.resize(static_cast<size_t>(x.size()));
+    convert(x.spec().dtype, x.data(), DType::f32, scores.data(), x.size());
     return scores.data();
   }
 
@@ -276,10 +310,12 @@ struct Generator::State {
   }
 
   ModelFile file;
-  Model read, step;
+  Model read;
   std::unique_ptr<Model> source;  // what reads the text to be answered, where there is one
   std::vector<std::pair<std::string, std::vector<char>>> memory;  // what it gives, by row
-  int64_t chunk = 0, vocabulary = 0, capacity = 0;
+  size_t chunk = 0;         // the most tokens of a text that a run takes
+  bool takes_some = false;  // runs are of any rows, not of all
+  int64_t vocabulary = 0, capacity = 0;
   std::vector<Tokens> texts;  // what is in the caches, by row
   std::vector<float> scores;  // where the model gives others
 
@@ -319,10 +355,9 @@ std::vector<Generator::Tokens> Generator::generate_all(
       jobs.push_back(s.start(next, prompts[next], how, jobs));
       ++next;
     }
-    const float* scores = s.feed(jobs);
-    const auto ended = [&](State::Job& job) {
+    const std::vector<const float*> scores = s.feed(jobs);
+    const auto ended = [&](State::Job& job, const float* own) {
       if (s.texts[job.row].size() < job.whole.size()) return false;  // has more to read
-      const float* own = scores + static_cast<int64_t>(job.row) * s.vocabulary;
       const int64_t token = job.chooser.choose(own, s.vocabulary, job.whole);
       if (std::find(ends.begin(), ends.end(), token) != ends.end()) return true;
       job.whole.push_back(token), found[job.place].push_back(token);
@@ -331,8 +366,8 @@ std::vector<Generator::Tokens> Generator::generate_all(
              static_cast<int64_t>(job.whole.size()) >= s.capacity;
     };
     std::vector<State::Job> rest;
-    for (State::Job& job : jobs)
-      if (!ended(job)) rest.push_back(std::move(job));
+    for (size_t k = 0; k < jobs.size(); ++k)
+      if (!ended(jobs[k], scores[k])) rest.push_back(std::move(jobs[k]));
     jobs = std::move(rest);
   }
   return found;

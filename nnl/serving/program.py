@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
 from nnl.graph.saving.files import Programs
-from nnl.models.generation.cached import Array, Rows
+from nnl.models.generation.cached import CHUNK, Array, Rows, sizes_up_to
 from nnl.models.huggingface.stored import StoredText
 
 GIVEN = {"tokens", "before", "counts"}
@@ -19,8 +17,6 @@ GIVEN = {"tokens", "before", "counts"}
 
 class ProgramRows(Rows):
     """What the programs of a file have read: what `Pretrained.save_program` has written.
-
-    All rows of the batch that was saved go along in every run.
 
     Attributes:
         text: Its tokenizer and template.
@@ -34,12 +30,12 @@ class ProgramRows(Rows):
         where = programs.where
         if "source" in programs:
             raise ValueError(f"{where} answers a text; wanted one that writes on from it")
-        for name in ("read", "step"):
-            if name not in programs or set(programs.inputs(name)) != GIVEN:
-                raise ValueError(
-                    f"{where} has no program {name!r} of {', '.join(sorted(GIVEN))}: it is not "
-                    "what Pretrained.save_program writes"
-                )
+        known = "read" in programs and set(programs.inputs("read")) - {"slots"} == GIVEN
+        if not known or "size" not in programs["read"].dims:  # older files have another program
+            raise ValueError(
+                f"{where} has no program 'read' of {', '.join(sorted(GIVEN))} at any "
+                "size: it is not what Pretrained.save_program writes"
+            )
         if not programs.language:
             raise ValueError(
                 f"{where} has no tokenizer: save_program writes that of the folder that a model "
@@ -51,7 +47,8 @@ class ProgramRows(Rows):
         if len(shape) != 2 or not caches or scores is None or len(scores.shape) != 2:
             raise ValueError(f"{where} has no caches, or other scores than those of a text")
         self.text = StoredText(programs.language, where)
-        super().__init__(shape[0], caches[0].shape[2], scores.shape[1], (1, shape[1]))
+        sizes = sizes_up_to(programs["read"].dims["size"].greatest or CHUNK)
+        super().__init__(*caches[0].shape[::2], scores.shape[1], sizes)
         self.config = SimpleNamespace(vocabulary=self.vocabulary)
 
     def vectors(self, texts: Any) -> Any:
@@ -62,13 +59,8 @@ class ProgramRows(Rows):
         raise ValueError("this model gives no vectors")
 
     def _run(self, rows: Sequence[Sequence[int]], size: int, every: bool) -> Array:
-        tokens = np.zeros((self.batch, size), np.int64)
-        for i, row in enumerate(rows):
-            tokens[i, : len(row)] = row
-        found = self.programs.run(
-            "step" if size == 1 else "read",
-            tokens=tokens,
-            before=[len(text) for text in self.texts],
-            counts=[len(row) for row in rows],
-        )
-        return found["scores"][[i for i, row in enumerate(rows) if row]]
+        slots, arrays = self._given(rows, size)
+        given = dict(zip(("tokens", "before", "counts", "slots"), arrays, strict=True))
+        if "slots" not in self.programs.inputs("read"):
+            del given["slots"]
+        return self.programs.run("read", **given)["scores"][: sum(map(bool, rows))]

@@ -241,6 +241,15 @@ def test_what_happens_at_large_sizes_alone_is_seen(tmp_path):
     assert nn.load_program(tmp_path / "a.nnlp").run(x=normal(119, 3))["y"].shape == (119, 3)
 
 
+@pytest.mark.parametrize("bounds", [(1, 1), (1, 2), (2, 2), (2, 3)])
+def test_a_range_of_one_or_two_sizes_is_all_of_it(bounds, tmp_path):
+    check_sizes(
+        lambda x: F.reshape(F.concatenate(x, F.mean(x, 0, keepdims=True), axis=0), (-1,)),
+        {"x": ("n", None)}, [{"x": (n, 3)} for n in reversed(range(bounds[0], bounds[1] + 1))],
+        tmp_path, ranges={"n": bounds},
+    )  # fmt: skip
+
+
 def test_the_rounds_of_a_loop_may_be_an_open_size(tmp_path):
     """As many as there are rows, or fewer where values say so, and one row of each."""
 

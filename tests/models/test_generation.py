@@ -173,21 +173,17 @@ def test_what_the_caches_hold_is_not_read_again(monkeypatch):
     "sizes",
     [{}, {"model_type": "gpt2", "n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 64}],
 )
-def test_a_file_holds_both_programs_and_their_caches(sizes, tmp_path):
+def test_a_file_holds_a_program_of_any_number_of_tokens_and_its_caches(sizes, tmp_path):
     model = network(**sizes)
     (prompt,) = prompts(5)
     want = model.generate(prompt, max_tokens=8)
     model.save_program(tmp_path / "text.nnlp", capacity=32, chunk=8)
     programs = nn.load_program(tmp_path / "text.nnlp")
-    assert sorted(programs) == ["read", "step"]
+    assert sorted(programs) == ["read"]
     before, tokens = 0, prompt
     got = []
     while len(got) < len(want):
-        which = "step" if len(tokens) == 1 else "read"
-        size = programs.inputs(which)["tokens"].shape[1]
-        given = np.zeros((1, size), np.int64)
-        given[0, : len(tokens)] = tokens
-        y = programs.run(which, tokens=given, before=[before], counts=[len(tokens)])
+        y = programs.run("read", tokens=[tokens], before=[before], counts=[len(tokens)])
         before += len(tokens)
         tokens = [int(y["scores"].argmax())]
         got += tokens

@@ -85,7 +85,7 @@ def test_files_that_cannot_be_served_are_told(saved, tmp_path, capsys):
         file.language = said
         file.save(tmp_path / f"{name}.nnlp")
     for name, text in (
-        ("other", "has no program 'read' of before, counts, tokens: it is not what"),
+        ("other", "has no program 'read' of before, counts, tokens at any size: it is not"),
         ("silent", "has no tokenizer: save_program writes that of the folder"),
         ("none", "damaged: nnl.language is no text's: KeyError('tokenizer')"),
         ("half", "damaged: nnl.language is no text's"),

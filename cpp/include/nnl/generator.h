@@ -36,7 +36,7 @@ class NNL_API Generator {
  public:
   using Tokens = std::vector<int64_t>;
 
-  // ValueError: the file is damaged, or has no programs "read" and "step".
+  // ValueError: the file is damaged, or has no program "read" as Pretrained.save_program writes it.
   explicit Generator(const std::string& path);
   ~Generator();
   Generator(Generator&&) noexcept;

@@ -323,6 +323,7 @@ def unify_with_passes(
     Raises:
         ValueError: The programs are not one; the text says where.
     """
+
     def unify(found: Sequence[Program]) -> Program:
         return unified(found, opened.dims, opened.sizes, opened.axes)
 

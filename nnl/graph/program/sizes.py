@@ -156,7 +156,9 @@ def witnesses(
         low = max(start, dim.example // 2 // m * m) * scale
         high = min(max(2 * dim.example * scale, low + span * m), dim.greatest or LARGEST)
         low = max(start, min(low, high // m * m - span * m))
-        sizes = list(range(low, high + 1, m)) or [dim.example]
+        sizes = list(range(low, high + 1, m))
+        if len(sizes) < 2:  # 1 may be a special size, but one size alone tells nothing
+            sizes = list(range(dim.least + -dim.least % m, high + 1, m)) or [dim.example]
         begin = rng.randrange(max(len(sizes) - count, 1))
         run = sizes[begin : begin + count * 2 // 3]
         apart = [n for n in (sizes[0], sizes[-1]) if n not in run][: count - len(run)]

@@ -21,6 +21,12 @@ FEW = 8  # the size below
 BEGIN = "begin"  # what a reader gives for the program that writes a text, not for the network
 
 
+def sizes_up_to(chunk: int) -> list[int]:
+    """How many tokens runs of an open program take: one, or a power of two from FEW on."""
+    few = [FEW << k for k in range(max(chunk // FEW, 1).bit_length())]
+    return [1, *[n for n in few if 1 < n < chunk], *([chunk] if chunk > 1 else [])]
+
+
 class Rows:
     """Some texts, as far as a network has read them, and what comes next.
 
@@ -60,6 +66,23 @@ class Rows:
         for i in active:
             self.texts[i] += rows[i]
         return active, found
+
+    def _given(self, rows: Sequence[Sequence[int]], size: int) -> tuple[list[int], list[Array]]:
+        """What a run on the texts that have something to read takes.
+
+        Returns:
+            The rows of these and of as many others as make their number a power of two; of each
+            the tokens, how many the caches have, how many there are now, and which row it is.
+        """
+        active = [i for i, row in enumerate(rows) if row]
+        count = min(1 << (len(active) - 1).bit_length(), self.batch)
+        slots = (active + [i for i, row in enumerate(rows) if not row])[:count]
+        tokens = np.zeros((count, size), np.int64)
+        for at, i in enumerate(active):
+            tokens[at, : len(rows[i])] = rows[i]
+        before = [len(self.texts[i]) for i in slots]
+        counts = [len(rows[i]) for i in slots]
+        return slots, [tokens, *map(np.array, (before, counts, slots))]
 
     def feed(self, rows: Sequence[Sequence[int]]) -> Array:
         """Let the network read more of each text, nothing of those with an empty row.
@@ -137,14 +160,14 @@ class Cached(Rows):
                 v.data.zero()
         self.read, self.check = self._program(), self._program(last=False)
 
-    def _program(self, last: bool = True) -> Any:
+    def _program(self, last: bool = True, **how: Any) -> Any:
         def program(
             tokens: Any, before: Any, counts: Any, slots: Any = None, **memory: Any
         ) -> dict[str, Any]:
             given = {"before": before, "counts": counts, "slots": slots, **memory}
             return {"scores": self.network(tokens, caches=self.caches, **given, last=last)}
 
-        return compile(program)
+        return compile(program, **how)
 
     def feed_all(self, rows: Sequence[Sequence[int]]) -> Array:
         """The same, with the scores of what follows every token: (batch, T, vocabulary)."""
@@ -155,21 +178,13 @@ class Cached(Rows):
         return scores
 
     def _run(self, rows: Sequence[Sequence[int]], size: int, every: bool) -> Array:
-        active = [i for i, row in enumerate(rows) if row]
-        count = min(1 << (len(active) - 1).bit_length(), self.batch)
-        slots = (active + [i for i, row in enumerate(rows) if not row])[:count]
-        tokens = np.zeros((count, size), np.int64)
-        for at, i in enumerate(active):
-            tokens[at, : len(rows[i])] = rows[i]
-        before = [len(self.texts[i]) for i in slots]
-        counts = [len(rows[i]) for i in slots]
-        given = map(np.array, (tokens, before, counts, slots))
+        slots, given = self._given(rows, size)
         memory = self.memory
         if slots != list(range(self.batch)):
             memory = {k: Variable.from_numpy_array(v.d[slots]) for k, v in memory.items()}
         program = self.check if every else self.read
         scores: Array = program(*map(Variable.from_numpy_array, given), **memory)["scores"].d
-        return scores[: len(active)]
+        return scores[: sum(map(bool, rows))]
 
     def arrange(self, index: Sequence[int]) -> None:
         """Let each row be the text that the row index[i] was."""
@@ -189,7 +204,10 @@ class Cached(Rows):
         self, path: str | os.PathLike[str], language: bytes = b"", reader: Any = None,
         given: Sequence[Variable] = (),
     ) -> None:  # fmt: skip
-        """Write both programs and what they share; the caches are empty there.
+        """Write the program `read` and what it shares with others; the caches are empty there.
+
+        It takes up to `chunk` tokens of up to `batch` texts: of all where there are one or two, or
+        where it is given something else for each.
 
         Args:
             language: See nnl.models.huggingface.stored.
@@ -202,15 +220,17 @@ class Cached(Rows):
             for k, v in read_before.items()
             if k != BEGIN
         }
-        read, step = self._program(), self._program()
-        for program, size in ((read, self.chunk), (step, 1)):
-            zeros = [Variable((self.batch, size)), Variable((self.batch,)), Variable((self.batch,))]
-            for v in zeros:
-                v.d = np.zeros(v.shape, np.int64)
-            program(*zeros, **memory)
+        texts = None if memory or self.batch < 3 else "texts"
+        given_all = {"before": np.zeros(self.batch), "counts": np.zeros(self.batch)}
+        ranges = {"size": (1, self.chunk)}
+        if texts is not None:
+            given_all["slots"], ranges["texts"] = np.arange(self.batch), (1, self.batch)
+        axes = {"tokens": (texts, "size"), **{n: (texts,) for n in given_all}}
+        read = self._program(open=axes, ranges=ranges)
+        arrays = [np.zeros((self.batch, self.chunk)), *given_all.values()]
+        read(*[Variable.from_numpy_array(a.astype(np.int64)) for a in arrays], **memory)
         saver = Saver()
         if reader is not None:
             reader.add_to(saver, "source")
         read.add_to(saver, "read")
-        step.add_to(saver, "step")
         saver.write(path, language=language)

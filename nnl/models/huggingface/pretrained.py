@@ -168,16 +168,17 @@ class Pretrained(Speaks, Learns, Embeds, Adapts):
         self, path: str | os.PathLike[str], batch: int = 1, capacity: int = 0, chunk: int = CHUNK,
         source: int = 512,
     ) -> None:  # fmt: skip
-        """Write what writes as programs, .nnlp, to run without Python or the network's code.
+        """Write what writes as a program, .nnlp, to run without Python or the network's code.
 
-        `read` takes up to `chunk` tokens of each text, `step` one. Both have the inputs tokens
-        (batch, chunk or 1), before (batch,), the numbers of tokens in the caches, and counts
-        (batch,), how many of the tokens count; they give scores (batch, vocabulary) of what follows
-        the last of these. The tokenizer and the chat template are in the file, too.
+        `read` takes tokens (texts, size), up to `chunk` of each text, before (texts,), the numbers
+        of tokens in the caches, and counts (texts,), how many of the tokens count; it gives scores
+        (texts, vocabulary) of what follows the last of these. With a batch of three texts or more
+        it also takes slots (texts,): which rows of the caches the texts have. The tokenizer and the
+        chat template are in the file, too.
 
         What answers a text has a program `source` for it: from tokens (1, source) and counts (1,)
-        to `begin`, the tokens that its answer begins with, and to what the others have as further
-        inputs, with a row for each text.
+        to `begin`, the tokens that its answer begins with, and to what `read`, of all texts, has as
+        further inputs, with a row for each.
 
         Args:
             batch: How many texts go side by side.
