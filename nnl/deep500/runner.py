@@ -201,6 +201,9 @@ class Runner:
         self.output = output or network.graph.outputs[0].name
         self.tickers = (summary or SummaryTicker(), *tickers)
         self._listening = {event: self._methods(event) for event in EVENTS}
+        self._before_step = self._listening["before_optimizer_step"]
+        self._after_step = self._listening["after_optimizer_step"]
+        self._may_abort = bool(self._listening["abort_after_optimizer"])
 
     def _methods(self, event: str) -> list[Any]:
         """What the tickers do at an event; those that do nothing are not called in every step."""
@@ -246,10 +249,12 @@ class Runner:
 
     def _step(self, job: JobSummary, inputs: Mapping[str, Any]) -> bool:
         """One training step with its events; whether the run ends with it."""
-        self._tell("before_optimizer_step", job, inputs)
+        for method in self._before_step:
+            method(job, self, inputs)
         outputs = self.optimizer.train(inputs)
-        self._tell("after_optimizer_step", job, inputs, outputs)
-        return self._asked("abort_after_optimizer", job, outputs)
+        for method in self._after_step:
+            method(job, self, inputs, outputs)
+        return self._may_abort and self._asked("abort_after_optimizer", job, outputs)
 
     def _tell(self, event: str, job: JobSummary, *more: Mapping[str, Any]) -> None:
         for method in self._listening[event]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -117,13 +118,14 @@ class NnlNetwork(Network):
     def _build(self) -> None:
         self.net = OnnxModel(self.model, lambda name, _: name in self._names)
         self.graphs: dict[Any, Any] = {}
+        self._latest: Any = (), None  # what the step before was given, and its graph
         self.scope = OrderedDict()
         with self._here(), parameter_scope("", self.scope):
             made = self.net.parameters()
         self.parameter = {name: made[name] for name in self._names}
 
     def _release(self) -> None:
-        self.graphs, self.parameter = {}, {}
+        self.graphs, self.parameter, self._latest = {}, {}, ((), None)
 
     def _static(self, inputs: Values) -> Any:
         """Inputs, outputs, and what to run for these shapes; None where it cannot be recorded."""
@@ -169,7 +171,7 @@ class NnlNetwork(Network):
             forward_all(static[2], clear_buffer=True)
             return self._results(static[1])
 
-    def _fill(self, given: Any, inputs: Values) -> None:
+    def _fill(self, given: Any, inputs: Mapping[str, Any]) -> None:
         for name, value in inputs.items():
             given[name].d = value
 
@@ -179,11 +181,26 @@ class NnlNetwork(Network):
             found[info.name] = np.array(y.d, info.dtype)
         return found
 
-    def step(self, inputs: Values, zero_grad: Any = None) -> list[Any]:
+    def _is_like_latest(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether inputs are such arrays as those of the step before, which were checked."""
+        checked = self._latest[0]
+        if len(inputs) != len(checked):
+            return False
+        for name, shape, dtype in checked:
+            value = inputs.get(name)
+            if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
+                return False
+        return bool(checked)
+
+    def step(self, inputs: Mapping[str, Any], zero_grad: Any = None) -> list[Any]:
         """Outputs as Variables, with the gradients of the loss in the parameters."""
-        static = self._static(inputs)
-        if static is None:
-            raise OnnxError(f"{self.backend}: the graph cannot be recorded for training")
+        if not self._is_like_latest(inputs):
+            inputs = self._bound(inputs)
+            found = self._static(inputs)
+            if found is None:
+                raise OnnxError(f"{self.backend}: the graph cannot be recorded for training")
+            self._latest = [(n, v.shape, v.dtype) for n, v in inputs.items()], found
+        static = self._latest[1]
         self._fill(static[0], inputs)
         (zero_grad or self._zero)()
         forward_all(static[2], clear_no_need_grad=True)
@@ -265,7 +282,7 @@ class NnlNetwork(Network):
 
         def run(inputs: Any) -> dict[str, Any]:
             with self._here():
-                return self._results(self.step(self._bound(inputs), solver.zero_grad))
+                return self._results(self.step(inputs, solver.zero_grad))
 
         def update() -> None:
             with self._here():
@@ -273,7 +290,7 @@ class NnlNetwork(Network):
 
         def whole(inputs: Any) -> dict[str, Any]:
             with self._here():
-                outs = self.step(self._bound(inputs), solver.zero_grad)
+                outs = self.step(inputs, solver.zero_grad)
                 solver.update()
                 return self._results(outs)
 
