@@ -29,10 +29,14 @@ class ArrayCollectives:
     def _agree(self, call: str, g: Any, arguments: str, extra: bytes = b"") -> list[bytes]:
         raise NotImplementedError
 
-    def sum(self, arrays: Sequence[Any], group: str = "world") -> None:
-        """Sum contiguous arrays of the back end over the ranks, in place; what functions call."""
+    def sum(self, arrays: Sequence[Any], group: str = "world", of: str = "") -> None:
+        """Sum contiguous arrays of the back end over the ranks, in place; what functions call.
+
+        Args:
+            of: Which arrays of a list they are; the ranks agree on it.
+        """
         g = self._group("sum", group)
-        text = describe([Spec.of(a.shape, a.dtype) for a in arrays])
+        text = describe([Spec.of(a.shape, a.dtype) for a in arrays]) + (of and f", {of}")
         if self.space == "host" and sum([a.nbytes for a in arrays]) <= SMALL_BYTES:
             said = self._agree("sum", g, text, b"".join([a.tobytes() for a in arrays]))
             at = 0

@@ -34,10 +34,11 @@ class Bucket:
 class CommunicatorBackwardCallback:
     """What backward() calls so that gradients are summed over the ranks as they come.
 
-    All gradients have places in one flat buffer, in the order in which the first backward produced
-    them; a plan writes them there. Neighbours of one dtype form buckets of at least pack_size
-    elements. A bucket is reduced, by a thread, when it and all before it are complete: so every
-    rank reduces the same buckets in the same order, whatever order its gradients come in.
+    All gradients have places in one flat buffer, in the order in which the first rank's first
+    backward produced them; a plan writes them there. Neighbours of one dtype form buckets of at
+    least pack_size elements. A bucket is reduced, by a thread, when it and all before it are
+    complete: so every rank reduces the same buckets in the same order, whatever order its gradients
+    come in.
 
     Made by `Communicator.all_reduce_callback`.
 
@@ -146,11 +147,16 @@ class CommunicatorBackwardCallback:
 
     def _lay_out(self, order: Sequence[NdArray], specs: list[Spec]) -> None:
         spec_of = {id(nd): spec for nd, spec in zip(self.arrays, specs, strict=True)}
-        first = {id(nd): nd for nd in order if id(nd) in spec_of}
-        rest = [nd for nd in reversed(self.arrays) if id(nd) not in first]
+        place_of = {id(nd): i for i, nd in enumerate(self.arrays)}
+        first = list(dict.fromkeys(place_of[id(nd)] for nd in order if id(nd) in place_of))
+        rest = [i for i in reversed(range(len(specs))) if i not in {*first}]
+        # that of the first rank: where others use other parameters, theirs are another one
+        mine = np.array([*first, *rest], np.int32).tobytes()
+        text = f"all_reduce_callback(order of {describe(specs)})"
+        answers = self.group.background.agree(text, mine)
         runs: list[list[NdArray]] = []
         size = self.pack_size
-        for nd in (*first.values(), *rest):
+        for nd in [self.arrays[i] for i in np.frombuffer(answers[0], np.int32)]:
             spec = spec_of[id(nd)]
             if size >= self.pack_size or spec_of[id(runs[-1][-1])].dtype != spec.dtype:
                 runs.append([])
@@ -169,8 +175,7 @@ class CommunicatorBackwardCallback:
                 at += _padded(spec.nbytes)
             flat = memory[start:at].view(spec.dtype)
             flat[...] = 0
-            text = describe([spec_of[id(nd)] for nd in run])
-            bucket = Bucket(run, homes, flat, text)
+            bucket = Bucket(run, homes, flat, describe([spec_of[id(nd)] for nd in run]))
             self.buckets.append(bucket)
             self.bucket_of.update({id(nd): (bucket, h) for nd, h in zip(run, homes, strict=True)})
         self.specs = specs
@@ -253,10 +258,13 @@ def record_all_reduce(
                 "of this step; call all_reduce outside of the compiled function"
             )
         if known is not None and known[1] is not None:
-            given.append((nd, known[1]))
+            given.append((i, nd, known[1]))
     if given:
+        some = [i for i, *_ in given] if len(given) < len(arrays) else ""
         sums = OPS["all_reduce"](
-            *[g for _, g in given], comm=comm, group=group, division=division, scale=scale
-        )
-        for (nd, _), y in zip(given, sums if isinstance(sums, tuple) else (sums,), strict=True):
+            *[g for *_, g in given],
+            comm=comm, group=group, division=division, scale=scale,
+            of=some and f"{some} of {len(arrays)}",
+        )  # fmt: skip
+        for (_, nd, _), y in zip(given, sums if isinstance(sums, tuple) else (sums,), strict=True):
             trace.grads[id(nd)] = nd, y

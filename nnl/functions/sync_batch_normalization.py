@@ -40,6 +40,7 @@ class all_reduce:
         scale: What the inputs are multiplied by before.
         replicated: What is made of the result is the same on all ranks, and so is the loss; else
             the gradient is that of the sum of their losses.
+        of: Which ones of a list the inputs are, where ranks may have others.
     """
 
     comm: object
@@ -47,6 +48,7 @@ class all_reduce:
     division: bool = False
     scale: float = 1.0
     replicated: bool = False
+    of: str = ""
 
     def infer(self, *x):
         return x
@@ -56,7 +58,7 @@ class all_reduce:
         if self.scale != 1.0:
             for y in ys:
                 y *= self.scale
-        self.comm.sum(ys, self.group)
+        self.comm.sum(ys, self.group, self.of)
         if self.division:
             for y in ys:
                 y /= len(self.comm.find_group(self.group))

@@ -338,3 +338,37 @@ def test_gradients_are_summed_in_the_order_that_all_ranks_have_them_in(tmp_path:
         for name in want.files:
             if name != "orders":
                 np.testing.assert_allclose(got[name], want[name], rtol=1e-4, atol=1e-6)
+
+
+OTHERS = """
+uses = [[0, 2, 4], [5, 3, 1, 0]]
+ws = [nn.parameter.get_parameter_or_create(f"w{k}", (3,)) for k in range(6)]
+for k, w in enumerate(ws):
+    w.d = k + 1
+for dynamic in (False, True):
+    for w in ws:
+        w.grad.zero()
+    with nn.auto_forward(dynamic):
+        loss = sum(F.sum(ws[k] ** 2) for k in uses[rank])
+        loss.forward()
+        callback = comm.all_reduce_callback([w.grad for w in ws], 4)
+        loss.backward(clear_buffer=True, communicator_callbacks=callback)
+    used = [sum(k in some for some in uses) for k in range(6)]
+    assert [w.g[0] for w in ws] == [2 * (k + 1) * n for k, n in enumerate(used)]
+def step():
+    loss = F.sum(ws[rank] ** 2)
+    for w in ws[:2]:
+        w.grad.zero()
+    loss.backward(communicator_callbacks=comm.all_reduce_callback([w.grad for w in ws[:2]], 4))
+    return loss
+try:
+    nn.compile(step)()
+except C.CommunicatorError as e:
+    assert f"sum(float32[3], [{rank}] of 2) in group 'world', but rank {1 - rank} " in str(e)
+else:
+    raise AssertionError
+"""
+
+
+def test_ranks_whose_losses_need_other_parameters(tmp_path: Path) -> None:
+    run(tmp_path, 2, OTHERS)

@@ -305,7 +305,7 @@ class Alike:
 
     size = 2
 
-    def sum(self, arrays, group):
+    def sum(self, arrays, group, of=""):
         for a in arrays:
             a *= 2
 

@@ -56,7 +56,7 @@ class Alone:
     def find_group(self, group: str) -> list[int]:
         return [0]
 
-    def sum(self, arrays: Any, group: str) -> None:
+    def sum(self, arrays: Any, group: str, of: str = "") -> None:
         """One process: the arrays are the sums."""
 
     def gather(self, xp: Any, x: Any, group: str, rows: Any = None) -> Any:
