@@ -19,7 +19,7 @@ from nnl.converters.tflite.schema import OPERATORS
 from nnl.ext.native import library
 from tests.converters.tflite_files import Graph, Made, agrees, interpreter, invoked, normal
 
-SAME, TANH = 0, 4
+SAME, VALID, TANH = 0, 1, 4
 
 
 # ---- operators ----
@@ -155,6 +155,36 @@ def segments(g: Graph, x: int) -> Any:
         for k in ("SUM", "PROD", "MAX", "MIN")
     ]
     return [*found, g.op("SEGMENT_SUM", [x, ordered], g.tensor((3, 2)))]
+
+
+@case(1, 7, 6, 2)
+def windows(g: Graph, x: int) -> Any:
+    """With padding that is larger behind, that is none, and that is for one pixel alone."""
+    found = []
+    for padding, stride, size in ((SAME, 2, 3), (SAME, 1, 2), (SAME, 3, 2), (VALID, 2, 3)):
+        h, w = [-(-n // stride) if padding == SAME else (n - size) // stride + 1 for n in (7, 6)]
+        moves = dict(padding=padding, stride_w=stride, stride_h=stride)
+        for name in ("MAX_POOL_2D", "AVERAGE_POOL_2D", "L2_POOL_2D"):
+            y = g.tensor((1, h, w, 2))
+            found.append(g.op(name, [x], y, filter_w=size, filter_h=size, **moves))
+        weights, bias = g.constant(normal(3, size, size, 2)), g.constant(normal(3))
+        found.append(g.op("CONV_2D", [x, weights, bias], g.tensor((1, h, w, 3)), **moves))
+        out = [n * stride if padding == SAME else (n - 1) * stride + size for n in (7, 6)]
+        made = g.constant([1, *out, 3], np.int32)
+        ins = [made, g.constant(normal(3, size, size, 2)), x]
+        found.append(g.op("TRANSPOSE_CONV", ins, g.tensor((1, *out, 3)), **moves))
+    return found
+
+
+@case(1, 5, 4, 2)
+def one_pixel(g: Graph, x: int) -> Any:
+    """The middle one, where centres of pixels are compared."""
+    ins = [x, g.constant([1, 3], np.int32)]
+    how = dict(half_pixel_centers=True)
+    return [
+        g.op(f"RESIZE_{k}", ins, g.tensor((1, 1, 3, 2)), **how)
+        for k in ("BILINEAR", "NEAREST_NEIGHBOR")
+    ]
 
 
 @case(1, 2, 3, 3, 2)

@@ -214,6 +214,13 @@ def resize(ctx: Any, node: Any, x: Any, size: Any) -> Any:
             for axis, m in enumerate(sizes, 2):
                 v = along(v, axis, _cubic(v.shape[axis], m, corners, half))
             return v
+        if (
+            half
+            and mode == "linear"
+            and any(m == 1 < n for m, n in zip(sizes, v.shape[2:], strict=True))
+        ):
+            how = {"mode": mode, "kind": "half_pixel", "nearest_mode": "floor"}
+            return resized(v, None, (*v.shape[:2], *sizes), how)
         if mode == "linear" or (mode == "nearest" and not corners):
             nearest = {"half_pixel_for_nn": half} if mode == "nearest" else {"half_pixel": half}
             return F.interpolate(v, output_size=sizes, mode=mode, align_corners=corners, **nearest)

@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Importers of convolutions, pooling and resizing: images with maps first, which functions want."""
+"""Importers of convolutions and pooling: images with maps first, which functions want, and windows
+as ONNX has them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 import nnl.functions as F
 from nnl.converters.networks.layout import Order, channels_first
-from nnl.converters.networks.windows import full_sizes, reach, same_padding
+from nnl.converters.networks.windows import full_sizes
+from nnl.converters.tensorflow.shared import onnx
 from nnl.converters.tflite.building import Builder, Value, check_size, computed, reads
 from nnl.converters.tflite.flatbuffer import Damaged
 from nnl.converters.tflite.schema import SAME, VALID
 from nnl.core.graph.variable import Variable
 
 IMAGE, VOLUME = channels_first(4), channels_first(5)  # (N, C, H, W) of (N, H, W, C)
-LOWEST = -3.4028235e38
 MAX_WINDOW = 2**16  # pixels
 
 
@@ -35,27 +35,11 @@ def _image(b: Builder, v: Value, order: Order = IMAGE) -> Variable:
     return b.held(v, order)
 
 
-def _pads(
-    b: Builder, sizes: Sequence[int], span: Sequence[int], stride: Sequence[int]
-) -> tuple[list[int], list[int]]:
-    """Pixels before and after that the operator's padding adds."""
-    n = len(sizes)
-    if b.op.options["padding"] != SAME:
-        return [0] * n, [0] * n
-    before, after = same_padding(sizes, span, stride)
-    return list(before), list(after)
-
-
-def padded(x: Any, before: Sequence[int], after: Sequence[int], value: float = 0.0) -> Any:
-    """With pixels around its last axes."""
-    if not any(before) and not any(after):
-        return x
-    n = x.ndim - len(before)
-    check_size(
-        [*x.shape[:n], *(s + p + q for s, p, q in zip(x.shape[n:], before, after, strict=True))]
-    )
-    widths = [w for pair in zip(before, after, strict=True) for w in pair]
-    return F.pad(x, widths, "constant", value)
+def _sliding(b: Builder, axes: str, *more: str) -> dict[str, Any]:
+    """How a window moves, as ONNX says it."""
+    names = {"stride": "strides", "dilation": "dilations", "filter": "kernel_shape"}
+    how = "SAME_UPPER" if b.op.options["padding"] == SAME else "VALID"
+    return {"auto_pad": how} | {names[n]: _numbers(b, n, axes) for n in ("stride", *more)}
 
 
 @reads("CONV_2D", "DEPTHWISE_CONV_2D", "CONV_3D")
@@ -68,22 +52,20 @@ def _convolution(b: Builder, v: Value, w: Value, bias: Value | None = None) -> V
         raise Damaged(f"its weights have {w.rank} axes, wanted {len(order)}")
     first = {"CONV_2D": (0, 3, 1, 2), "DEPTHWISE_CONV_2D": (3, 0, 1, 2)}
     weights = b.held(w, first.get(name, (4, 3, 0, 1, 2)))
-    stride, dilation = _numbers(b, "stride", axes), _numbers(b, "dilation", axes)
     maps, inner = weights.shape[:2]
     channels = x.shape[1]
     if not inner or channels % inner:
         raise Damaged(f"it has {channels} channels, its weights {list(w.shape)}")
-    span = reach(weights.shape[2:], dilation)
-    before, after = _pads(b, x.shape[2:], span, stride)
-    if not any((*before, *after)) and span == x.shape[2:] == weights.shape[2:]:
+    moves = _sliding(b, axes, "dilation")
+    alone = weights.shape[2:] == x.shape[2:] and max(moves["dilations"]) == 1
+    if alone and (
+        moves["auto_pad"] == "VALID" or all(map(int.__ge__, moves["strides"], x.shape[2:]))
+    ):
         whole = _of_one_window(b, v, w, bias)
         if whole is not None:
             return b.activated(whole)
-    pad = before
-    if before != after:
-        x, pad = padded(x, before, after), [0] * len(before)
     flat = None if bias is None else b.held(b.reshaped(bias, (maps,)))
-    y = F.convolution(x, weights, flat, 1, pad, stride, dilation, channels // inner)
+    y = onnx("Conv", x, weights, flat, group=channels // inner, **moves)
     return b.activated(Value(y, order))
 
 
@@ -117,35 +99,22 @@ def _deconvolution(b: Builder, size: Value, w: Value, v: Value, bias: Value | No
     before = [max(t, 0) // 2 if same else 0 for t in total]
     after = [t - p for t, p in zip(total, before, strict=True)]
     flat = None if bias is None else b.held(b.reshaped(bias, (weights.shape[1],)))
-    if before == after:
-        y = F.deconvolution(x, weights, flat, 1, before, stride)
-    else:
-        y = F.deconvolution(x, weights, None, 1, [0] * len(stride), stride)
-        stop = [f - max(a, 0) for f, a in zip(full, after, strict=True)]
-        y = F.slice(y, (0, 0, *before), (*y.shape[:2], *stop), (1,) * rank)
-        y = padded(y, [0] * len(stride), [max(-a, 0) for a in after])
-        y = y if flat is None else y + F.reshape(flat, (1, -1, *[1] * len(stride)))
+    pads = (*before, *after)
+    y = onnx("ConvTranspose", x, weights, flat, strides=stride, pads=pads, group=1)
     return b.activated(Value(y, order))
 
 
-@reads("MAX_POOL_2D", "AVERAGE_POOL_2D")
+_POOLED = {"MAX_POOL_2D": "MaxPool", "AVERAGE_POOL_2D": "AveragePool", "L2_POOL_2D": "AveragePool"}
+
+
+@reads(*_POOLED)
 def _pooling(b: Builder, v: Value) -> Value:
-    x = _image(b, v)
-    stride, kernel = _numbers(b, "stride", "hw"), _numbers(b, "filter", "hw")
-    before, after = _pads(b, x.shape[2:], kernel, stride)
-    maximum = b.op.name == "MAX_POOL_2D"
-    symmetric = before == after and all(p < k for p, k in zip(before, kernel, strict=True))
-    inside = x if symmetric else padded(x, before, after, LOWEST if maximum else 0.0)
-    pad = before if symmetric else [0, 0]
-    if maximum:
-        y = F.max_pooling(inside, kernel, stride, True, pad)
-    elif symmetric:
-        y = F.average_pooling(inside, kernel, stride, True, pad, False, False)
+    """Maximum, mean, or root of the mean square, of every window."""
+    x, moves = _image(b, v), _sliding(b, "hw", "filter")
+    if b.op.name != "L2_POOL_2D":
+        y = onnx(_POOLED[b.op.name], x, **moves)
     else:
-        y = F.average_pooling(inside, kernel, stride)
-        y = y * Variable.from_numpy_array(
-            _weights(x.shape[2:], before, kernel, stride, y.shape[2:])
-        )
+        y = onnx("AveragePool", x * x, **moves) ** 0.5
     return b.activated(Value(y, IMAGE))
 
 
@@ -176,48 +145,3 @@ def _of_one_window(b: Builder, v: Value, w: Value, bias: Value | None) -> Value 
 def _as_rows(w: Any, order: Order) -> Any:
     """Weights (maps, ...) as a matrix with a column for each map."""
     return w.transpose(order).reshape(len(w), -1).T
-
-
-@reads("L2_POOL_2D")
-def _l2_pooling(b: Builder, v: Value) -> Value:
-    """The root of the mean square of every window."""
-    x = _image(b, v)
-    squares = Value(x * x, IMAGE)
-    kind, b.op.options["activation"] = b.op.options["activation"], 0
-    y = _pooling(b, squares)
-    b.op.options["activation"] = kind
-    return b.activated(Value(y.x**0.5, IMAGE))
-
-
-def _weights(
-    sizes: Sequence[int], before: Sequence[int], kernel: Any, stride: Any, outs: Any
-) -> np.ndarray[Any, Any]:
-    """What sums over windows with padding are multiplied with to leave it out."""
-    y = np.ones((1, 1), np.float32)
-    for n, p, k, s, o in zip(sizes, before, kernel, stride, outs, strict=True):
-        at = np.arange(o)[:, None] * s - p + np.arange(k)
-        y = y[..., None] * (k / ((at >= 0) & (at < n)).sum(1)).astype(np.float32)
-    return y
-
-
-@reads("RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR")
-def _resize(b: Builder, v: Value, size: Value) -> Value:
-    x = _image(b, v)
-    out = b.ints(size, "the size")
-    if len(out) != 2 or min(out) < 1:
-        raise Damaged(f"its size is {out}")
-    check_size([*x.shape[:2], *out])
-    align, half = b.op.options["align_corners"], b.op.options["half_pixel_centers"]
-    if b.op.name == "RESIZE_BILINEAR":
-        if half and any(o == 1 < n for o, n in zip(out, x.shape[2:], strict=True)):
-            raise Damaged("it makes one pixel of several between their centres, unlike nnl")
-        y = F.interpolate(x, None, out, "linear", align, half)
-    elif align:
-        y = x
-        for axis, o in enumerate(out, 2):
-            at = np.arange(o) * ((x.shape[axis] - 1) / max(o - 1, 1))
-            index = np.minimum(np.floor(at + 0.5), x.shape[axis] - 1).astype(np.int64)
-            y = F.gather(y, Variable.from_numpy_array(index), axis=axis)
-    else:
-        y = F.interpolate(x, None, out, "nearest", False, half, half)
-    return Value(y, IMAGE)

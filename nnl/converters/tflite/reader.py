@@ -20,6 +20,8 @@ import nnl.functions as F
 from nnl.converters.networks.layout import plain
 from nnl.converters.networks.model import Built, Network
 from nnl.converters.networks.open_sizes import OpenSizes, named
+from nnl.converters.onnx.file.errors import OnnxError
+from nnl.converters.tensorflow.messages import TensorFlowError
 from nnl.converters.tflite import import_complex as _c  # noqa: F401  register importers
 from nnl.converters.tflite import import_control as _g  # noqa: F401
 from nnl.converters.tflite import import_elementwise as _e  # noqa: F401
@@ -205,7 +207,7 @@ class _Walk:
         for op in graph.operators:
             try:
                 self._step(graph, op, values)
-            except Damaged as error:
+            except (Damaged, OnnxError, TensorFlowError) as error:
                 raise ValueError(f"{self.where}: {op.label}: {error}") from None
             except _CAUSES as error:
                 text = str(error) if isinstance(error, ShapeError) else "its inputs do not fit"

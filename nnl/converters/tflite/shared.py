@@ -9,24 +9,22 @@ from typing import Any
 import numpy as np
 
 from nnl.converters.networks.layout import plain, step
-from nnl.converters.onnx.file.errors import OnnxError
 from nnl.converters.tensorflow import import_arithmetic as _a  # noqa: F401  register importers
 from nnl.converters.tensorflow import import_image as _i  # noqa: F401
 from nnl.converters.tensorflow import import_shape as _s  # noqa: F401
 from nnl.converters.tensorflow.axes import Axes
 from nnl.converters.tensorflow.interpreter import HANDLERS
-from nnl.converters.tensorflow.messages import TensorFlowError
 from nnl.converters.tensorflow.tensors import code_of_dtype
 from nnl.converters.tflite.building import Builder, Value, reads
-from nnl.converters.tflite.flatbuffer import Damaged
 from nnl.converters.tflite.tensorflow_names import IN_TENSORFLOW
 
 _MOVE = "BROADCAST_TO CONCATENATION PACK REVERSE_V2 SLICE SPLIT SPLIT_V STRIDED_SLICE TILE UNPACK"
 _COMPUTE = (
     "ARG_MAX ARG_MIN BATCH_TO_SPACE_ND BROADCAST_ARGS CUMSUM DEPTH_TO_SPACE FILL GATHER_ND "
     "LEAKY_RELU LOCAL_RESPONSE_NORMALIZATION LOG_SOFTMAX MATRIX_DIAG MEAN MIRROR_PAD ONE_HOT PAD "
-    "PADV2 RANGE RANK REDUCE_ALL REDUCE_ANY REDUCE_MAX REDUCE_MIN REDUCE_PROD REVERSE_SEQUENCE "
-    "SCATTER_ND SELECT SELECT_V2 SHAPE SPACE_TO_BATCH_ND SPACE_TO_DEPTH SUM TOPK_V2"
+    "PADV2 RANGE RANK REDUCE_ALL REDUCE_ANY REDUCE_MAX REDUCE_MIN REDUCE_PROD RESIZE_BILINEAR "
+    "RESIZE_NEAREST_NEIGHBOR REVERSE_SEQUENCE SCATTER_ND SELECT SELECT_V2 SHAPE SPACE_TO_BATCH_ND "
+    "SPACE_TO_DEPTH SUM TOPK_V2"
 )
 
 
@@ -79,10 +77,7 @@ def _importer(op: str) -> Callable[..., Any]:
         xs = [ctx.given(b, v, known) for v in vs]
         if op == "ConcatV2":
             xs.append(np.array(b.op.options["axis"]))
-        try:
-            made = HANDLERS[op](ctx, _Node(b, op), *xs)
-        except (TensorFlowError, OnnxError) as error:
-            raise Damaged(str(error)) from None
+        made = HANDLERS[op](ctx, _Node(b, op), *xs)
         if isinstance(made, (list, tuple)):
             return [ctx.value(y) for y in made]
         return b.activated(ctx.value(made)) if op == "ConcatV2" else ctx.value(made)

@@ -85,6 +85,8 @@ IN_TENSORFLOW = {name: row[0] for name, row in DIRECT.items()} | {
     "RANK": "Rank",
     "REDUCE_ALL": "All",
     "REDUCE_ANY": "Any",
+    "RESIZE_BILINEAR": "ResizeBilinear",
+    "RESIZE_NEAREST_NEIGHBOR": "ResizeNearestNeighbor",
     "REVERSE_SEQUENCE": "ReverseSequence",
     "ROUND": "Round",
     "SELECT": "Select",

@@ -175,8 +175,9 @@ def average_pool(ctx: Any, node: Any, x: Any) -> Any:
     x = var(x)
     w = Windows(node, x.shape[2:])
     count_padding = bool(getattr(node, "count_include_pad", 0))
-    if w.symmetric and w.dense and (count_padding or not any(w.before)):
-        return F.average_pooling(x, w.kernel, stride=w.strides, ignore_border=True, pad=w.before)
+    inside = all(p < k for p, k in zip(w.before, w.kernel, strict=True))  # some of every window
+    if w.symmetric and w.dense and (count_padding or inside):
+        return F.average_pooling(x, w.kernel, w.strides, True, w.before, False, count_padding)
     return _window_sums(w, x) * var(1.0 / w.totals(count_padding))
 
 
