@@ -10,13 +10,15 @@ import os
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 from nnl.converters.networks.lowering import CannotLower, Target, lower
 from nnl.converters.networks.model import Model, Network, NnpModel, OnnxFile, TensorFlowGraph
 from nnl.converters.nnp.archive import read_files
-from nnl.converters.nnp.content import expanded, functions_of, network_of, write_content
+from nnl.converters.nnp.content import expanded, functions_of, network_of
 from nnl.converters.nnp.function_messages import op_of_type
+from nnl.converters.nnp.writer import write_content
 from nnl.converters.runtimes import others
 from nnl.converters.weights import EXTENSIONS
 from nnl.core.graph.node import capture
@@ -114,6 +116,17 @@ class Format:
         return sorted({n.op.nnp or n.op.name for n in nodes})
 
 
+def _later(module: str, name: str) -> Callable[..., Any]:
+    """A function, or what one without arguments gives, of a module that is imported when it is
+    called."""
+
+    def call(*args: Any) -> Any:
+        found = getattr(import_module(f"nnl.converters.{module}"), name)
+        return found(*args) if callable(found) else found
+
+    return call
+
+
 def _read_nnp(paths: Sequence[str]) -> Model:
     return NnpModel(read_files(list(paths), "", "nnl"))
 
@@ -186,12 +199,6 @@ def with_bits(network: Network, options: WriteOptions) -> Network:
     return quantize(network, _samples(options.dataset, network))
 
 
-def _write_programs(model: Model, path: str, options: WriteOptions) -> None:
-    from nnl.converters.programs import write_programs
-
-    write_programs(model, path, options)
-
-
 @_alone
 def _read_nnb(path: str) -> Model:
     from nnl.converters.nnb.reader import read
@@ -207,19 +214,6 @@ def _write_nnb(model: Model, path: str, options: WriteOptions) -> None:
         raise ValueError(f"the batch size is {size}, wanted at least 1: NNB has a fixed one")
     network = model.network(size, inference=True)
     save(path, network, options.level, options.version, options.types, options.default_type)
-
-
-def _nnb_target() -> Target:
-    from nnl.converters.nnb.target import target
-
-    return target()
-
-
-@_alone
-def _read_tflite(path: str) -> Model:
-    from nnl.converters.tflite.reader import TfliteFile
-
-    return TfliteFile(path)
 
 
 def _of_one_size(
@@ -272,18 +266,6 @@ def _tflite_operators(model: Model, version: int | None) -> list[str]:
     return sorted({op.name for op in emitted(network).ops})
 
 
-def _tflite_target() -> Target:
-    from nnl.converters.tflite.writer import TARGET
-
-    return TARGET
-
-
-def _pb_target() -> Target:
-    from nnl.converters.tensorflow.writing.writer import TARGET
-
-    return TARGET
-
-
 def _write_csrc(model: Model, path: str, options: WriteOptions) -> None:
     from nnl.converters.csrc.writer import save, save_open
 
@@ -291,18 +273,6 @@ def _write_csrc(model: Model, path: str, options: WriteOptions) -> None:
         return save_open(path, model, options.weights_file)
     network = _of_one_size(model, options, "CSRC")
     save(path, network, options.weights_file, _samples(options.dataset, network))
-
-
-def _csrc_target() -> Target:
-    from nnl.converters.csrc.target import target
-
-    return target()
-
-
-def _csrc_runtime(path: str, name: str) -> others.Runtime | None:
-    from nnl.converters.runtimes.compiled_c import compiled
-
-    return compiled(path, name)
 
 
 def _onnx_functions() -> set[str]:
@@ -360,26 +330,26 @@ FORMATS: dict[str, Format] = {
             _read_nnb,
             _write_nnb,
             runtime=others.in_nnablart,
-            target=_nnb_target,
+            target=_later("nnb.target", "target"),
         ),
         Format(
             "CSRC",
             "C source",
             (),
             write=_write_csrc,
-            runtime=_csrc_runtime,
-            target=_csrc_target,
+            runtime=_later("runtimes.compiled_c", "compiled"),
+            target=_later("csrc.target", "target"),
             opens=True,
         ),
         Format(
             "TFLITE",
             "TensorFlow Lite",
             (".tflite",),
-            _read_tflite,
+            _alone(_later("tflite.reader", "TfliteFile")),
             _write_tflite,
             operators=_tflite_operators,
             runtime=others.in_litert,
-            target=_tflite_target,
+            target=_later("tflite.writer", "TARGET"),
             opens=True,
         ),
         Format(
@@ -390,7 +360,7 @@ FORMATS: dict[str, Format] = {
             _tensorflow("TF_PB", "save"),
             operators=_pb_operators,
             runtime=others.in_tensorflow,
-            target=_pb_target,
+            target=_later("tensorflow.writing.writer", "TARGET"),
             opens=True,
         ),
         Format("TF_CKPT_V1", "TensorFlow", (".ckpt",), _read_tensorflow),
@@ -401,7 +371,7 @@ FORMATS: dict[str, Format] = {
             _read_tensorflow,
             _tensorflow("TF_CKPT_V2", "save_meta"),
             runtime=others.in_tensorflow,
-            target=_pb_target,
+            target=_later("tensorflow.writing.writer", "TARGET"),
             opens=True,
         ),
         Format(
@@ -411,10 +381,16 @@ FORMATS: dict[str, Format] = {
             _read_tensorflow,
             _tensorflow("SAVED_MODEL", "save_folder"),
             runtime=others.in_tensorflow,
-            target=_pb_target,
+            target=_later("tensorflow.writing.writer", "TARGET"),
             opens=True,
         ),
-        Format("NNLP", "programs of nnl", (".nnlp",), write=_write_programs, opens=True),
+        Format(
+            "NNLP",
+            "programs of nnl",
+            (".nnlp",),
+            write=_later("programs", "write_programs"),
+            opens=True,
+        ),
     )
 }
 

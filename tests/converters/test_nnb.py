@@ -22,7 +22,7 @@ from nnl.converters.networks.model import Network
 from nnl.converters.nnb import reader, writer
 from nnl.converters.nnb.table import FUNCTIONS, variant
 from nnl.converters.nnb.types import read_settings
-from nnl.converters.nnp.content import write_content
+from nnl.converters.nnp.writer import write_content
 from nnl.core.ops.op import OPS
 from tests.cli.test_convert import write_network
 from tests.converters.nnb import infer

@@ -18,10 +18,11 @@ from nnl.converters.nnp.archive import Content
 from nnl.converters.nnp.building import NewParameters, build_networks
 from nnl.converters.nnp.content import between, expanded, interface, network_of, with_executor
 from nnl.converters.nnp.function_messages import visible_inputs
+from nnl.converters.nnp.messages import copy_of
 from nnl.converters.nnp.network_pass import NnpNetworkPass
 from nnl.converters.nnp.network_reader import MAX_ELEMENTS, whole_slices
 from nnl.converters.nnp.open_batch import count_by_sums, opened
-from nnl.converters.nnp.parameter_files import Stored
+from nnl.converters.nnp.parameter_files import Stored, stored_of
 from nnl.converters.nnp.writer import create_proto
 from nnl.core.graph.node import capture
 from nnl.core.graph.variable import Variable, forward_all
@@ -196,8 +197,7 @@ class NnpModel(Model):
             raise ValueError(f"{self.where}: the batch size is fixed, so -1 cannot leave it open")
         if batch_size is None or batch_size == -1:
             return content
-        proto = type(content.proto)()
-        proto.CopyFrom(content.proto)
+        proto = copy_of(content.proto)
         for network in proto.network:
             if not is_open(network) and network.batch_size not in (0, batch_size):
                 raise ValueError(
@@ -325,8 +325,7 @@ class Built(Model):
         executor["output"] = list(network.outputs)  # type: ignore[assignment]
         with parameter_scope("", network.parameters):
             keep_constants(network)
-            parameters = get_parameters(grad_only=False)
-            stored = [Stored(k, v.data.read("host"), v.need_grad) for k, v in parameters.items()]
+            stored = stored_of(get_parameters(grad_only=False))
             contents = {"networks": [entry], "executors": [executor]}
             return create_proto(contents, variable_batch_size=False), stored
 

@@ -1,29 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks of a file as messages: choose an executor, cut out functions, write what is left."""
+"""Networks of a file as messages: choose an executor, cut out functions."""
 
 from __future__ import annotations
 
-import logging
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nnl.converters.nnp.archive import Content
 from nnl.converters.nnp.loops import expand_loops
-from nnl.converters.nnp.members import sealed
+from nnl.converters.nnp.messages import copy_of
 from nnl.converters.nnp.network_reader import in_order, shapes_of
-from nnl.converters.nnp.parameter_files import stored_bytes
-from nnl.converters.nnp.wire import check_size
-from nnl.converters.nnp.writer import VERSION, archive, to_bytes, to_text
-from nnl.core.parameters.atomic import replacing
-
-logger = logging.getLogger("nnl")
 
 
 def expanded(content: Content) -> Content:
     """The content with the loops of its networks unrolled."""
-    proto = type(content.proto)()
-    proto.CopyFrom(content.proto)
+    proto = copy_of(content.proto)
     del proto.network[:]
     for message in content.proto.network:
         where = f"{content.where}: network {message.name!r}"
@@ -190,50 +181,3 @@ def interface(content: Content) -> tuple[dict[str, list[int]], dict[str, list[in
         if name not in shapes:
             raise ValueError(f"{content.where}: the executor names {name!r}, which is not there")
     return {n: shapes[n] for n in inputs}, {n: shapes[n] for n in outputs}
-
-
-def write_content(
-    path: str | os.PathLike[str], content: Content, parameters: str | None = ".protobuf"
-) -> None:
-    """Write .nnp, .nntxt, .prototxt or .protobuf; equal content gives equal bytes.
-
-    Args:
-        parameters: Format of the parameters in a .nnp: ".protobuf", ".h5", ".nntxt" (inside the
-            network's file) or None for none.
-    """
-    kind = os.path.splitext(str(path))[1]
-    proto = type(content.proto)()
-    proto.CopyFrom(content.proto)
-    if ".protobuf" in (kind, parameters if kind == ".nnp" else ""):
-        check_size(str(path), [(p.name, p.value) for p in content.stored])
-    if kind != ".nnp":
-        if content.states:
-            logger.warning("%s: the states of solvers are left out: .nnp keeps them", path)
-        data = to_bytes(proto) if kind == ".protobuf" else to_text(proto)
-        if parameters is not None:
-            data += stored_bytes(content.stored, ".protobuf" if kind == ".protobuf" else ".nntxt")
-        data = sealed(data) if kind == ".protobuf" else data
-    else:
-        text = to_text(proto)
-        if parameters == ".nntxt":
-            text += stored_bytes(content.stored, ".nntxt")
-        members: Mapping[str, bytes] = {"nnp_version.txt": VERSION.encode(), "network.nntxt": text}
-        if parameters in (".h5", ".protobuf"):
-            weights = stored_bytes(content.stored, parameters)
-            members = {**members, f"parameter{parameters}": weights}
-        data = archive({**members, **_states(content)})
-    with replacing(path) as temporary:
-        temporary.write_bytes(data)
-
-
-def _states(content: Content) -> dict[str, bytes]:
-    """Members with the states of the solvers of the optimizers that are there."""
-    members = {}
-    apart = type(content.proto)()
-    for optimizer in content.proto.optimizer:
-        kind, data = content.states.get(optimizer.name, ("", b""))
-        if kind == ".h5":
-            members[f"{optimizer.name}_{optimizer.solver.type}_optimizer.h5.optimizer"] = data
-        elif kind:
-            apart.optimizer.add().ParseFromString(data)
-    return members | ({"optimizer.protobuf.optimizer": to_bytes(apart)} if apart.optimizer else {})

@@ -27,6 +27,11 @@ MAX_WINDOW = 2**18
 MAX_POSITIONS = 2**22
 # Attributes that NNabla reads from the data when the graph is built; here they fix a shape.
 FROM_DATA = ("count",)
+# Types that make arrays, and whose argument `shape` can hold the batch size in its first place.
+SHAPED = (
+    *("Rand", "Randint", "Randn", "RandBinomial", "RandBeta", "RandGamma"),
+    *("Constant", "Broadcast"),
+)
 
 
 @cache

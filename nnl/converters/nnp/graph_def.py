@@ -13,14 +13,15 @@ from typing import Any, ClassVar
 
 from nnl.converters.nnp.archive import Content
 from nnl.converters.nnp.building import NewParameters, build_networks
-from nnl.converters.nnp.content import functions_of, write_content
+from nnl.converters.nnp.content import functions_of
 from nnl.converters.nnp.contents_writer import EXECUTOR_SETTINGS
 from nnl.converters.nnp.function_messages import argument_field, op_of_type, read_arguments
 from nnl.converters.nnp.loops import expand_loops
-from nnl.converters.nnp.messages import messages
+from nnl.converters.nnp.messages import copy_of, messages
 from nnl.converters.nnp.network_pass import NnpNetworkPass
-from nnl.converters.nnp.parameter_files import Stored, add_to_proto, from_proto
+from nnl.converters.nnp.parameter_files import add_to_proto, from_proto, stored_of
 from nnl.converters.nnp.training_reader import context_of
+from nnl.converters.nnp.writer import write_content
 from nnl.core.graph.variable import Variable
 from nnl.core.parameters.parameter import (
     Scope,
@@ -201,9 +202,7 @@ class ProtoNetwork:
 
     def clone(self) -> ProtoNetwork:
         """A copy that can be changed on its own."""
-        copy = type(self._message)()
-        copy.CopyFrom(self._message)
-        return ProtoNetwork(self.owner, copy, self.batch_size)
+        return ProtoNetwork(self.owner, copy_of(self._message), self.batch_size)
 
     def as_proto(
         self,
@@ -396,9 +395,7 @@ class ProtoGraph:
         for executor in self.executors.values():
             if executor.network_name in included:
                 proto.executor.add().CopyFrom(executor)
-        stored = [
-            Stored(k, v.data.read("host"), v.need_grad) for k, v in self.get_parameters().items()
-        ]
+        stored = stored_of(self.get_parameters())
         apart = str(filename).endswith(".nnp")
         kind = ".h5" if apart and not include_parameter else ".nntxt"
         write_content(
@@ -415,21 +412,27 @@ class ProtoGraph:
             raise ValueError(
                 f"{where}: there is no network {entry['network']!r}, only {sorted(included)}"
             )
-        outputs, renamed = entry.get("output", ()), entry.get("remp") or {}
+        outputs = entry.get("output", ())
         if isinstance(outputs, Mapping):
             for new, v in outputs.items():
                 network.rename(v, new, f"{where}: the output {new!r}")
-        executor = messages()["Executor"](name=entry["name"], network_name=network.name)
-        for names, kind in ((entry.get("data", ()), "data"), (outputs, "output")):
-            for name in names:
-                variable = getattr(executor, f"{kind}_variable").add(variable_name=name)
-                variable.data_name = renamed.get(name, name)
-        for key in EXECUTOR_SETTINGS:
-            if key in entry:
-                setattr(executor, key, entry[key])
-        for name in network.parameters:
-            executor.parameter_variable.add(variable_name=name)
-        return executor
+        return executor_message(entry, network)
+
+
+def executor_message(entry: Mapping[str, Any], network: ProtoNetwork) -> Any:
+    """An Executor message; see ProtoGraph.save."""
+    executor = messages()["Executor"](name=entry["name"], network_name=network.name)
+    renamed = entry.get("remp") or {}
+    for kind in ("data", "output"):
+        for name in entry.get(kind, ()):
+            variable = getattr(executor, f"{kind}_variable").add(variable_name=name)
+            variable.data_name = renamed.get(name, name)
+    for key in EXECUTOR_SETTINGS:
+        if key in entry:
+            setattr(executor, key, entry[key])
+    for name in network.parameters:
+        executor.parameter_variable.add(variable_name=name)
+    return executor
 
 
 def _close_batch(message: Any) -> None:

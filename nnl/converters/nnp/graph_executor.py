@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nnl.converters.nnp.graph_def import ProtoNetwork
-from nnl.converters.nnp.messages import messages
+from nnl.converters.nnp.graph_def import ProtoNetwork, executor_message
 
 
 class ProtoExecutor:
@@ -33,19 +32,15 @@ class ProtoExecutor:
         Raises:
             ValueError: The network has no variable of such a name.
         """
-        proto = messages()["Executor"](name=executor["name"], network_name=network.name)
         variables = network.variables
-        for kind, target in (("data", proto.data_variable), ("output", proto.output_variable)):
+        for kind in ("data", "output"):
             for name in executor[kind]:
                 if name not in variables:
                     raise ValueError(
                         f"ProtoExecutor.create_from_dict: {kind}: the network {network.name!r} has "
                         f"no variable {name!r}, only {list(variables)}"
                     )
-                target.add(variable_name=name, data_name=name)
-        for name in network.parameters:
-            proto.parameter_variable.add(variable_name=name)
-        return ProtoExecutor(proto)
+        return ProtoExecutor(executor_message(executor, network))
 
     def as_proto(self) -> Any:
         """The message."""

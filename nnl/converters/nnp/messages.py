@@ -158,6 +158,13 @@ def binary_form(name: str, text: bytes) -> bytes | None:
     return found
 
 
+def copy_of(message: Any) -> Any:
+    """The same message, to be changed."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
+
+
 def parse(name: str, content: bytes, text: bool, where: str) -> Any:
     """A message from its binary or text form; what the table does not know is skipped.
 

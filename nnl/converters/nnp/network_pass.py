@@ -10,6 +10,7 @@ from copy import copy
 from typing import Any
 
 from nnl.converters.nnp.function_messages import argument_field
+from nnl.converters.nnp.messages import copy_of
 from nnl.core.graph.variable import Variable
 from nnl.core.parameters.parameter import get_current_parameter_scope
 
@@ -195,8 +196,7 @@ class NnpNetworkPass:
         Raises:
             ValueError: The network has no function or variable of a name that was asked for.
         """
-        changed = type(message)()
-        changed.CopyFrom(message)
+        changed = copy_of(message)
         variables = OrderedDict((v.name, PassVariable(v)) for v in changed.variable)
         for f in changed.function:
             for name in (*f.input, *f.output):
@@ -248,8 +248,7 @@ class NnpNetworkPass:
                     f"{where}: the kernel {tuple(arguments.kernel.dim)} does not cover the whole "
                     f"input {whole}"
                 )
-            new = type(message)()
-            new.CopyFrom(message)
+            new = copy_of(message)
             arguments = new.average_pooling_param
             arguments.kernel.dim[:] = arguments.stride.dim[:] = whole
             arguments.pad.dim[:] = [0] * n
@@ -319,8 +318,7 @@ def _cut(variables: dict[str, PassVariable], kept: Sequence[PassFunction]) -> bo
     for v in [v for v in variables.values() if v.variable is not None and v.parent in kept]:
         f, found = v.parent, True
         unread = copy(v)
-        unread.proto = type(v.proto)()
-        unread.proto.CopyFrom(v.proto)
+        unread.proto = copy_of(v.proto)
         unread.name = unread.proto.name = f"{v.name} (replaced)"
         unread.variable, unread.referrers = None, [f]  # not empty: the network does not end here
         variables[unread.name] = unread

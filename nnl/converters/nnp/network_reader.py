@@ -13,16 +13,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnl.converters.nnp.function_messages import argument_field, call
+from nnl.converters.nnp.function_messages import SHAPED, argument_field, call
 from nnl.converters.nnp.loops import expand_loops
+from nnl.converters.nnp.messages import copy_of
 from nnl.converters.nnp.network_pass import NnpNetworkPass
 from nnl.core.graph.variable import Variable
 from nnl.core.settings.context import using
 
 MAX_ELEMENTS = 2**40  # of one variable; a larger product of sizes is a broken file
 END = 2**31 - 1  # as the end of a slice, in NNabla as well: where the axis ends
-_RANDOM = ("Rand", "Randint", "Randn", "RandBinomial", "RandBeta", "RandGamma")
-_BATCH_SHAPED = ("Broadcast", "Constant", *_RANDOM)
 
 # (name, shape, initializer message) -> the parameter
 Parameters = Callable[[str, tuple[int, ...], Any], Variable]
@@ -215,8 +214,7 @@ def whole_slices(message: Any) -> Any:
 
     if not any(map(is_whole, message.function)):
         return message
-    found = type(message)()
-    found.CopyFrom(message)
+    found = copy_of(message)
     for f in filter(is_whole, found.function):
         f.slice_param.stop[0] = END
     return found
@@ -307,7 +305,7 @@ def _parameters(message: Any, ordered: list[Step]) -> list[Any]:
 def _with_batch(message: Any, batch: int, where: str) -> Any:
     """The Function message with the batch size in the place of -1 in its argument `shape`."""
     name = argument_field().get(message.type)
-    if message.type not in _BATCH_SHAPED or name is None:
+    if message.type not in SHAPED or name is None:
         return message
     dims = tuple(getattr(message, name).shape.dim)
     sizes = [n or 1 for n in dims]
@@ -315,8 +313,7 @@ def _with_batch(message: Any, batch: int, where: str) -> Any:
         raise ValueError(f"{where}: its shape {dims} is impossible")
     if -1 not in dims:
         return message
-    changed = type(message)()
-    changed.CopyFrom(message)
+    changed = copy_of(message)
     shape = getattr(changed, name).shape
     del shape.dim[:]
     shape.dim.extend(batch if n == -1 else n for n in dims)

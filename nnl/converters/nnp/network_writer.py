@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nnl.converters.nnp.function_messages import (
+    SHAPED,
     argument_field,
     type_of,
     visible_inputs,
@@ -20,11 +21,6 @@ from nnl.core.graph.variable import Variable
 logger = logging.getLogger("nnl")
 
 Key = tuple[int, int]
-
-# Functions whose argument `shape` can hold the batch size in its first place.
-_RANDOM = ("Rand", "Randint", "Randn", "RandBinomial", "RandBeta", "RandGamma")
-_SOURCES = (*_RANDOM, "Constant", "Broadcast")
-_SHAPED = (*_SOURCES, "Reshape")
 
 
 class WrittenNetwork:
@@ -235,7 +231,7 @@ class WrittenNetwork:
                 fixed.append(node)
         for node in fixed:
             # noise added to or multiplied with a batch has a value of its own for every sample
-            if type_of(node, self.where) in _SOURCES and self._meets_batch(node, moving):
+            if type_of(node, self.where) in SHAPED and self._meets_batch(node, moving):
                 moving.add((id(node), 0))
         return {k for k in moving if self._values[k].current_spec.shape[:1] == (self.batch,)}
 
@@ -270,7 +266,7 @@ class WrittenNetwork:
     def _changed_shape(self, node: Node, message: Any) -> dict[str, Any]:
         """The argument `shape` with -1 for the batch size."""
         key = (id(node), 0)
-        if message.type not in _SHAPED or self.batch is None:
+        if message.type not in (*SHAPED, "Reshape") or self.batch is None:
             return {}
         if key in self._moving:
             return {"shape": self._shape(key, node.out_specs[0].shape)}

@@ -10,17 +10,13 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
+from nnl.converters.nnp.function_messages import SHAPED
 from nnl.converters.nnp.network_reader import END
 from nnl.core.graph.node import Value, capture
 from nnl.core.graph.variable import Variable
 from nnl.core.settings.context import using
 from nnl.graph.open_sizes.recording import ROOM, OpenGraphs
 from nnl.graph.program.sizes import Vector
-
-_SHAPED = (
-    *("Reshape", "Broadcast", "Constant", "Rand", "Randint", "Randn"),
-    *("RandBinomial", "RandBeta", "RandGamma"),
-)
 
 
 def count_by_sums(graphs: OpenGraphs) -> None:
@@ -96,7 +92,7 @@ def _open_arguments(same: Sequence[Any], sizes: Sequence[tuple[int, ...]], batch
     if name is None:
         return
     parameters = [getattr(f, name) for f in same]
-    if same[0].type in _SHAPED:
+    if same[0].type in (*SHAPED, "Reshape"):
         rows = list(zip(*[p.shape.dim for p in parameters], strict=True))
         differ = [k for k, r in enumerate(rows) if len(set(r)) > 1]
         whole = all(rows[k] == batch for k in differ)

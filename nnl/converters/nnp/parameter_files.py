@@ -44,6 +44,11 @@ class Stored(NamedTuple):
     need_grad: bool
 
 
+def stored_of(params: Mapping[str, Variable]) -> list[Stored]:
+    """Parameters with their present values."""
+    return [Stored(name, v.data.read("host"), v.need_grad) for name, v in params.items()]
+
+
 def save_parameters(
     path: str | os.PathLike[str] | BinaryIO,
     params: Mapping[str, Variable] | None = None,
@@ -70,7 +75,7 @@ def save_parameters(
             "own by its save_parameters (documentation: guides/own_layer#layers-as-objects)",
             path,
         )
-    stored = [Stored(k, v.data.read("host"), v.need_grad) for k, v in params.items()]
+    stored = stored_of(params)
     if kind == ".protobuf":
         check_size(f"save_parameters: {path}", [(p.name, p.value) for p in stored])
     content = stored_bytes(stored, kind)
@@ -287,7 +292,7 @@ def _decoded(path: bytes, where: str) -> str:
 
 def add_to_proto(proto: Any, params: Mapping[str, Variable]) -> None:
     """Add parameters to an NNablaProtoBuf message, as float32."""
-    _add_to_proto(proto, [Stored(k, v.data.read("host"), v.need_grad) for k, v in params.items()])
+    _add_to_proto(proto, stored_of(params))
 
 
 def _add_to_proto(proto: Any, stored: list[Stored]) -> None:

@@ -4,20 +4,31 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import struct
 import zipfile
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, BinaryIO
 
+from nnl.converters.nnp.archive import Content
 from nnl.converters.nnp.contents_writer import write_contents
 from nnl.converters.nnp.members import sealed
-from nnl.converters.nnp.parameter_files import ALIGNMENT, Stored, add_to_proto, stored_bytes
+from nnl.converters.nnp.messages import messages
+from nnl.converters.nnp.parameter_files import (
+    ALIGNMENT,
+    add_to_proto,
+    stored_bytes,
+    stored_of,
+)
 from nnl.converters.nnp.solver_files import state_arrays, write_h5
 from nnl.converters.nnp.wire import check_size
 from nnl.core.graph.variable import Variable
 from nnl.core.parameters.atomic import replacing
 from nnl.core.parameters.parameter import get_parameters
+
+logger = logging.getLogger("nnl")
 
 VERSION = "0.1\n"
 EXTENSIONS = (".nnp", ".nntxt", ".prototxt", ".protobuf")
@@ -83,28 +94,65 @@ def save(
     if parameters is None:
         parameters = get_parameters(grad_only=False)
     apart = given == ".nnp"
-    binary = parameter_format if apart and not include_params else given if include_params else ""
-    if binary == ".protobuf":
-        check_size(f"save: {filename}", parameters.items())
     proto = write_contents(
         contents, parameters, variable_batch_size, include_solver_state and not apart
     )
-    if include_params:
-        add_to_proto(proto, parameters)
-    if not apart:
-        content = to_text(proto) if given != ".protobuf" else sealed(to_bytes(proto))
-    else:
-        members = {"nnp_version.txt": VERSION.encode(), "network.nntxt": to_text(proto)}
-        if not include_params:
-            members["parameter" + parameter_format] = _parameters(parameters, parameter_format)
-        if include_solver_state:
-            members |= _states(contents, proto, solver_state_format)
-        content = archive(members)
+    content = Content(f"save: {filename}", proto, stored_of(parameters))
+    if include_solver_state and apart:
+        content.states = _states(contents, solver_state_format)
+    kind = parameter_format if apart else None
+    data = _file(content, given, ".nntxt" if include_params else kind)
     if isinstance(filename, (str, os.PathLike)):
         with replacing(filename) as temporary:
-            temporary.write_bytes(content)
+            temporary.write_bytes(data)
     else:
-        write_to(filename, content)
+        write_to(filename, data)
+
+
+def write_content(
+    path: str | os.PathLike[str], content: Content, parameters: str | None = ".protobuf"
+) -> None:
+    """Write .nnp, .nntxt, .prototxt or .protobuf; equal content gives equal bytes.
+
+    Args:
+        parameters: Format of the parameters in a .nnp: ".protobuf", ".h5", ".nntxt" (inside the
+            network's file) or None for none.
+    """
+    kind = os.path.splitext(str(path))[1]
+    if kind != ".nnp" and content.states:
+        logger.warning("%s: the states of solvers are left out: .nnp keeps them", path)
+    data = _file(replace(content, where=str(path)), kind, parameters)
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def _file(content: Content, kind: str, parameters: str | None) -> bytes:
+    """The bytes of a file of this extension; see write_content."""
+    if kind != ".nnp" and parameters is not None:
+        parameters = ".protobuf" if kind == ".protobuf" else ".nntxt"
+    stored = [] if parameters is None else content.stored
+    if parameters == ".protobuf":
+        check_size(content.where, [(p.name, p.value) for p in stored])
+    values = b"" if parameters is None else stored_bytes(stored, parameters)
+    if kind == ".protobuf":
+        return sealed(to_bytes(content.proto) + values)
+    inside = parameters == ".nntxt"
+    text = to_text(content.proto) + (values if inside else b"")
+    if kind != ".nnp":
+        return text
+    members = {"nnp_version.txt": VERSION.encode(), "network.nntxt": text}
+    if parameters is not None and not inside:
+        members[f"parameter{parameters}"] = values
+    together = type(content.proto)()
+    for optimizer in content.proto.optimizer:
+        extension, data = content.states.get(optimizer.name, ("", b""))
+        if extension == ".h5":
+            members[f"{optimizer.name}_{optimizer.solver.type}_optimizer.h5.optimizer"] = data
+        elif extension:
+            together.optimizer.add().ParseFromString(data)
+    if together.optimizer:
+        members["optimizer.protobuf.optimizer"] = to_bytes(together)
+    return archive(members)
 
 
 def write_to(file: Any, content: bytes) -> None:
@@ -149,31 +197,24 @@ def to_bytes(message: Any) -> bytes:
     return content
 
 
-def _parameters(parameters: Mapping[str, Variable], extension: str) -> bytes:
-    stored = [Stored(k, v.data.read("host"), v.need_grad) for k, v in parameters.items()]
-    return stored_bytes(stored, extension)
-
-
-def _states(contents: Mapping[str, Any], proto: Any, extension: str) -> dict[str, bytes]:
-    """Archive members with the solver states."""
+def _states(contents: Mapping[str, Any], extension: str) -> dict[str, tuple[str, bytes]]:
+    """The states of solvers, as `Content` has them."""
     solvers = {o["name"]: o["solver"] for o in contents.get("optimizers") or ()}
-    if extension == ".h5":
-        members = {}
-        for name, solver in solvers.items():
-            buffer = io.BytesIO()
-            write_h5(solver, buffer)
-            members[f"{name}_{solver.name}_optimizer.h5.optimizer"] = buffer.getvalue()
-        return members
-    check_size(
-        "save: the states of solvers", [a for s in solvers.values() for a in state_arrays(s)]
-    )
-    states = type(proto)()
+    if extension == ".protobuf":
+        arrays = [a for s in solvers.values() for a in state_arrays(s)]
+        check_size("save: the states of solvers", arrays)
+    found = {}
     for name, solver in solvers.items():
-        message = states.optimizer.add()
-        message.name = name
-        message.solver.type = solver.name
-        solver.set_states_to_protobuf(message)
-    return {"optimizer.protobuf.optimizer": to_bytes(states)}
+        buffer = io.BytesIO()
+        if extension == ".h5":
+            write_h5(solver, buffer)
+        else:
+            message = messages()["Optimizer"](name=name)
+            message.solver.type = solver.name
+            solver.set_states_to_protobuf(message)
+            buffer.write(message.SerializeToString())
+        found[name] = extension, buffer.getvalue()
+    return found
 
 
 def archive(members: Mapping[str, bytes]) -> bytes:
