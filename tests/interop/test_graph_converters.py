@@ -4,9 +4,7 @@
 import numpy as np
 import pytest
 
-import nnl as nn
-from nnl import functions as F
-from nnl import parametric_functions as PF
+from tests.interop.here import check_script
 
 pytestmark = pytest.mark.interop
 
@@ -119,17 +117,5 @@ outputs["finished"] = tripled.finished
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_modified_graphs_equal_nnabla(nnabla, name):
-    script = START + SCRIPTS[name]
     inputs = {"x": np.random.default_rng(0).normal(size=(2, 4, 6, 6)).astype(np.float32)}
-    want = nnabla.exec(script, inputs)
-    outputs = {}
-    nn.clear_parameters()
-    names = {"nn": nn, "F": F, "PF": PF, "np": np, "inputs": inputs, "outputs": outputs}
-    exec(compile(script, "<script>", "exec"), names)
-    assert list(outputs) == list(want)
-    for key, w in want.items():
-        got = np.array(outputs[key])
-        if got.dtype.kind == "f":
-            np.testing.assert_allclose(got, w, rtol=1e-4, atol=1e-4, err_msg=key)
-        else:
-            assert got.tolist() == w.tolist(), key
+    check_script(nnabla, START + SCRIPTS[name], inputs, atol=1e-4)

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 import nnl as nn
-from nnl import functions as F
-from nnl import parametric_functions as PF
 from nnl.parametric_functions.module import Module, Sequential
+from tests.interop.here import check_script
 
 pytestmark = pytest.mark.interop
 
@@ -73,15 +72,4 @@ def test_modules_equal_nnabla(nnabla, monkeypatch):
     monkeypatch.setattr(nn, "Module", Module, raising=False)
     monkeypatch.setattr(nn, "Sequential", Sequential, raising=False)
     inputs = {"x": np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)}
-    want = nnabla.exec(SCRIPT, inputs)
-    outputs = {}
-    nn.clear_parameters()
-    names = {"nn": nn, "F": F, "PF": PF, "np": np, "inputs": inputs, "outputs": outputs}
-    exec(compile(SCRIPT, "<script>", "exec"), names)
-    assert list(outputs) == list(want)
-    for key, w in want.items():
-        got = np.array(outputs[key])
-        if got.dtype.kind == "f":
-            np.testing.assert_allclose(got, w, rtol=1e-4, atol=1e-4, err_msg=key)
-        else:
-            assert got.tolist() == w.tolist(), key
+    check_script(nnabla, SCRIPT, inputs, atol=1e-4)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks in NNabla's files, both ways: every function, and training that goes on."""
+"""Networks in NNabla's files, both ways: every function, batch sizes and settings."""
 
 from __future__ import annotations
 
@@ -8,10 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import nnl as nn
-import nnl.functions as F
-import nnl.parametric_functions as PF
-import nnl.solvers as S
 from nnl.converters.nnp.messages import parse
 from nnl.converters.nnp.reader import load
 from nnl.converters.nnp.writer import save
@@ -19,6 +15,7 @@ from nnl.core.graph.variable import forward_all
 from nnl.core.ops.op import OPS
 from tests.converters.test_nnp_functions import WIDER, graph
 from tests.interop.bridge import Nnabla
+from tests.interop.here import IMPORTS, run_here
 from tests.test_derived import each_sample, samples
 
 pytestmark = pytest.mark.interop
@@ -114,127 +111,6 @@ def test_a_function_goes_to_nnabla_and_back(every, op, i):
             np.testing.assert_array_equal(back[k].variable_instance.d, y.d)
 
 
-# ---- training goes on in the other framework ----
-
-# Runs in both: builds or loads a network, trains it, saves it, and trains on.
-BUILD = {
-    "lenet": """
-def build(x):
-    h = F.max_pooling(F.relu(PF.convolution(x, 4, (3, 3), name='c1')), (2, 2))
-    h = F.max_pooling(F.relu(PF.convolution(h, 6, (3, 3), name='c2')), (2, 2))
-    h = F.relu(PF.affine(h, 10, name='a1'))
-    return PF.affine(h, 5, name='a2')
-""",
-    "resnet": """
-def build(x):
-    def unit(h, name, stride=1):
-        with nn.parameter_scope(name):
-            y = PF.convolution(h, 6, (3, 3), pad=(1, 1), stride=(stride,) * 2, with_bias=False,
-                               name='c1')
-            y = F.relu(PF.batch_normalization(y, name='b1'))
-            y = PF.batch_normalization(PF.convolution(y, 6, (3, 3), pad=(1, 1), name='c2'),
-                                       name='b2')
-            if stride > 1:
-                h = PF.convolution(h, 6, (1, 1), stride=(stride,) * 2, name='s')
-        return F.relu(h + y)
-    h = PF.convolution(x, 6, (3, 3), pad=(1, 1), name='first')
-    h = unit(unit(h, 'u1'), 'u2', 2)
-    return PF.affine(F.average_pooling(h, h.shape[2:]), 5)
-""",
-}
-SAVE = """
-x, t = nn.Variable((4, 1, 12, 12)), nn.Variable((4, 1))
-y = build(x)
-loss = F.mean(F.softmax_cross_entropy(y, t))
-for k, v in nn.get_parameters(grad_only=False).items():
-    v.d = inputs['p:' + k]
-solver = S.Momentum(0.05)
-solver.set_parameters(nn.get_parameters())
-x.d, t.d = inputs['x'], inputs['t']
-def steps(loss, x, t, solver, n):
-    x.d, t.d = inputs['x'], inputs['t']
-    for i in range(n):
-        loss.forward()
-        solver.zero_grad()
-        loss.backward()
-        solver.update()
-        outputs['loss%d' % i] = loss.d.copy()
-steps(loss, x, t, solver, 3)
-net = {'name': 'n', 'batch_size': 4, 'outputs': {'y': y, 'loss': loss}, 'names': {'x': x, 't': t}}
-opt = {'name': 'o', 'network': 'n', 'dataset': 'd', 'solver': solver, 'weight_decay': 0,
-       'lr_decay': 1, 'lr_decay_interval': 1, 'update_interval': 1}
-data = {'name': 'd', 'uri': '', 'cache_dir': '', 'variables': ['x', 't'], 'shuffle': False,
-        'batch_size': 4, 'no_image_normalization': False}
-ex = {'name': 'e', 'network': 'n', 'data': ['x'], 'output': ['y']}
-save(PATH, {'networks': [net], 'optimizers': [opt], 'datasets': [data], 'executors': [ex]},
-     include_solver_state=True)
-steps(loss, x, t, solver, 5)
-"""
-LOAD = """
-info = load(PATH, prepare_data_iterator=False, batch_size=4)
-o = info.optimizers['o']
-v = {k: p.variable_instance for k, p in info.networks['n'].variables.items()}
-o.solver.set_parameters({k: p for k, p in o.parameters.items()})
-restore_optimizer_state(o)
-v['x'].d, v['t'].d = inputs['x'], inputs['t']
-for i in range(5):
-    v['loss'].forward()
-    o.solver.zero_grad()
-    v['loss'].backward()
-    o.solver.update()
-    outputs['loss%d' % i] = v['loss'].d.copy()
-"""
-IMPORTS = """
-import logging
-logging.disable(logging.CRITICAL)
-from nnabla.utils.save import save
-from nnabla.utils.load import load, restore_optimizer_state
-"""
-
-
-def run_here(text: str, inputs) -> dict:
-    from nnl.utils.load import restore_optimizer_state
-
-    outputs: dict = {}
-    names = {"nn": nn, "F": F, "PF": PF, "S": S, "np": np, "inputs": inputs, "outputs": outputs}
-    names.update(save=save, load=load, restore_optimizer_state=restore_optimizer_state)
-    exec(text, names)
-    return outputs
-
-
-def values_of(name: str) -> dict:
-    """Data, and parameters drawn here so that both sides start alike."""
-    rng = np.random.default_rng(4)
-    run_here(BUILD[name] + "build(nn.Variable((4, 1, 12, 12)))", {})
-    out = {
-        "x": rng.normal(size=(4, 1, 12, 12)).astype(np.float32),
-        "t": rng.integers(0, 5, (4, 1)).astype(np.float32),
-    }
-    for k, v in nn.get_parameters(grad_only=False).items():
-        out["p:" + k] = v.d + 0.01 * rng.normal(size=v.shape).astype(np.float32) ** 2
-    nn.clear_parameters()
-    return out
-
-
-@pytest.mark.parametrize("name", BUILD)
-def test_nnabla_trains_on_from_our_file(nnabla: Nnabla, tmp_path: Path, name: str) -> None:
-    inputs, path = values_of(name), f"PATH = {str(tmp_path / 'm.nnp')!r}\n"
-    ours = run_here(path + BUILD[name] + SAVE, inputs)
-    theirs = nnabla.exec(IMPORTS + path + LOAD, inputs)
-    assert ours["loss4"] < ours["loss0"]
-    for i in range(5):
-        np.testing.assert_allclose(theirs[f"loss{i}"], ours[f"loss{i}"], rtol=2e-5)
-
-
-@pytest.mark.parametrize("name", BUILD)
-def test_we_train_on_from_nnablas_file(nnabla: Nnabla, tmp_path: Path, name: str) -> None:
-    inputs, path = values_of(name), f"PATH = {str(tmp_path / 'm.nnp')!r}\n"
-    theirs = nnabla.exec(IMPORTS + path + BUILD[name] + SAVE, inputs)
-    ours = run_here(path + LOAD, inputs)
-    for i in range(5):
-        np.testing.assert_allclose(ours[f"loss{i}"], theirs[f"loss{i}"], rtol=2e-5)
-
-
 BATCHED = """
 x = nn.Variable((4, 6))
 h = F.relu(PF.affine(x, 3, name='a'))
@@ -260,7 +136,6 @@ def test_nnabla_takes_another_batch_size_from_our_file(nnabla: Nnabla, tmp_path:
     run_here(path + BATCHED, inputs)
     imports = IMPORTS + "from nnabla.utils.nnp_graph import NnpLoader\n"
     theirs = nnabla.exec(imports + path + GRAPH, inputs)
-    nn.clear_parameters()
     ours = run_here("from nnl.utils.nnp_graph import NnpLoader\n" + path + GRAPH, inputs)
     want = np.maximum(inputs["x"] @ inputs["a/affine/W"] + inputs["a/affine/b"], 0) * 2 + 1
     np.testing.assert_allclose(theirs["y"], want[..., None], rtol=1e-5)
@@ -320,7 +195,6 @@ def test_all_settings_are_written_as_nnabla_writes_them(
     nnabla: Nnabla, tmp_path: Path, solver: str
 ) -> None:
     ours, theirs = tmp_path / "ours.nntxt", tmp_path / "theirs.nntxt"
-    nn.random.set_parameter_seed(313)
     run_here(f"SOLVER = {solver!r}; PATH = {str(ours)!r}\n" + CONTENTS, {})
     nnabla.exec(IMPORTS + f"SOLVER = {solver!r}; PATH = {str(theirs)!r}\n" + CONTENTS)
     a, b = sorted_message(ours), sorted_message(theirs)

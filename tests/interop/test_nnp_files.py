@@ -13,7 +13,7 @@ import nnl.graph_def as graph_def
 from nnl.cli.main import main
 from tests.cli.test_convert import write_network
 from tests.interop.bridge import Nnabla
-from tests.interop.test_nnp import IMPORTS
+from tests.interop.here import IMPORTS
 from tests.native.kernels import require_library
 
 pytestmark = pytest.mark.interop

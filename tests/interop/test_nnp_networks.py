@@ -10,8 +10,8 @@ import pytest
 
 import nnl as nn
 from tests.interop.bridge import Nnabla
+from tests.interop.here import IMPORTS, run_here
 from tests.interop.networks import INTEGERS, NETWORKS
-from tests.interop.test_nnp import IMPORTS, run_here
 
 pytestmark = pytest.mark.interop
 
@@ -88,7 +88,6 @@ def values_of(text: str) -> dict[str, np.ndarray]:
     for k, v in nn.get_parameters(grad_only=False).items():
         noise = 0.05 * rng.normal(size=v.shape).astype(np.float32)
         values["p:" + k] = v.d + (np.abs(noise) if k.endswith("var") else noise)
-    nn.clear_parameters()
     return values
 
 
@@ -122,7 +121,6 @@ def test_training_goes_on_in_the_other_framework(nnabla: Nnabla, tmp_path: Path,
     ours = run_here(here + text + SAVE, values)
     theirs = nnabla.exec(IMPORTS + there + text + SAVE, values)
     compare(ours, theirs if name != "parametric_functions" else ours)
-    nn.clear_parameters()
     from_theirs = run_here(there + LOAD, values)
     from_ours = nnabla.exec(IMPORTS + here + LOAD, values)
     if name in OF_ITS_OWN_FILE:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.interop import random_arrays, random_scripts, random_solvers
-from tests.interop.test_training import run_nnl
+from tests.interop.here import run_here
 
 pytestmark = pytest.mark.interop
 
@@ -31,7 +31,7 @@ def test_random_scripts_give_nnabla_s_numbers(nnabla, kind):
                 want = nnabla.exec(f"run = lambda f: f\n{text}", {})
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", RuntimeWarning)  # what overflows does in both
-                    got = run_nnl(f"run = {mode}\n{text}", {})
+                    got = run_here(f"run = {mode}\n{text}", {})
                 assert want and set(want) == set(got)
                 for k in want:
                     np.testing.assert_allclose(got[k], want[k], rtol=2e-4, atol=2e-5, err_msg=k)

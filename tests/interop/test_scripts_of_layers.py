@@ -4,15 +4,9 @@
 import numpy as np
 import pytest
 
-from tests.interop.test_training import run_nnl
+from tests.interop.here import check_script
 
 pytestmark = pytest.mark.interop
-
-
-def both(nnabla, text, inputs=None):
-    """What a script gives under NNabla and under nnl, into which its imports are renamed."""
-    inputs = inputs or {}
-    return nnabla.exec(text, inputs), run_nnl(text.replace("nnabla", "nnl"), inputs)
 
 
 SEQUENCES = """
@@ -42,10 +36,7 @@ nn.set_auto_forward(False)
 def test_sequences_are_padded_and_packed(nnabla, rest):
     rng = np.random.default_rng(0)
     parts = [rng.normal(size=(n, *rest)).astype(np.float32) for n in (2, 5, 3, 1)]
-    want, got = both(nnabla, SEQUENCES, {f"p{i}": p for i, p in enumerate(parts)})
-    assert set(want) == set(got)
-    for k in want:
-        np.testing.assert_array_equal(got[k], want[k], err_msg=k)
+    check_script(nnabla, SEQUENCES, {f"p{i}": p for i, p in enumerate(parts)}, rtol=0, atol=0)
 
 
 FIXED = """
@@ -77,9 +68,7 @@ def test_recurrent_networks_step_by_step(nnabla, kind, gates, rows, bias):
     if kind == "lstm":
         shapes["c0"] = shapes["h0"]
     inputs = {k: rng.normal(size=s).astype(np.float32) * 0.5 for k, s in shapes.items()}
-    want, got = both(nnabla, FIXED.format(kind=kind, bias=bias), inputs)
-    for k in want:
-        np.testing.assert_allclose(got[k], want[k], rtol=1e-4, atol=1e-5, err_msg=k)
+    check_script(nnabla, FIXED.format(kind=kind, bias=bias), inputs)
 
 
 LAYERS = """
@@ -116,7 +105,4 @@ outputs.update({k: v.d.copy() for k, v in net.get_parameters(grad_only=False).it
 
 def test_layers_with_parameters_as_attributes_train(nnabla):
     x = np.random.default_rng(0).normal(size=(4, 1, 6, 6)).astype(np.float32)
-    want, got = both(nnabla, LAYERS, {"x": x})
-    assert list(want) == list(got)
-    for k in want:
-        np.testing.assert_allclose(got[k], want[k], rtol=1e-4, atol=1e-5, err_msg=k)
+    check_script(nnabla, LAYERS, {"x": x})

@@ -14,7 +14,7 @@ from nnl.converters.networks.lowering import CannotLower
 from nnl.converters.runtimes.others import renamed
 from tests.converters.test_nnb import fields
 from tests.interop.bridge import Nnabla
-from tests.interop.test_nnp import IMPORTS
+from tests.interop.here import IMPORTS
 
 pytestmark = pytest.mark.interop
 

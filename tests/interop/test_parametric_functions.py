@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rnn, lstm, gru and attention give NNabla's outputs and gradients; so do layers made of them."""
+"""Parametric functions give NNabla's first values, outputs and gradients."""
 
 import numpy as np
 import pytest
@@ -9,48 +9,6 @@ from nnl import functions as F
 from nnl import parametric_functions as PF
 
 pytestmark = pytest.mark.interop
-
-T, B, INPUTS, H = 4, 3, 5, 2
-GATES = {"rnn": 1, "lstm": 4, "gru": 3}
-
-
-def recurrent_arrays(name, layers, directions):
-    rng = np.random.default_rng(0)
-    g = () if GATES[name] == 1 else (GATES[name],)
-    rows = () if GATES[name] == 1 else (4,)
-    state = (layers, directions, B, H)
-    shapes = [(T, B, INPUTS), state] + ([state] if name == "lstm" else [])
-    shapes += [(directions, *g, H, INPUTS + H)]
-    shapes += [(layers - 1, directions, *g, H, (directions + 1) * H) if layers > 1 else None]
-    shapes += [(layers, directions, *rows, H)]
-    return [None if s is None else rng.normal(size=s).astype(np.float32) for s in shapes]
-
-
-@pytest.mark.parametrize("layers,directions", [(1, 1), (1, 2), (3, 2)])
-@pytest.mark.parametrize(
-    "name,options",
-    [("rnn", {}), ("rnn", {"nonlinearity": "relu"}), ("lstm", {}), ("gru", {})],
-    ids=["rnn", "relu", "lstm", "gru"],
-)
-def test_recurrent_function_equals_nnabla(nnabla, name, options, layers, directions):
-    arrays = recurrent_arrays(name, layers, directions)
-    options = {**options, "num_layers": layers, "bidirectional": directions == 2}
-    rng = np.random.default_rng(1)
-    with nn.auto_forward():
-        xs = [
-            None if a is None else nn.Variable.from_numpy_array(a, need_grad=True) for a in arrays
-        ]
-        ys = getattr(F, name)(*xs, **options)
-        starts = [rng.normal(size=y.shape).astype(np.float32) for y in ys]
-        gs = nn.grad(
-            ys, [x for x in xs if x is not None], [nn.Variable.from_numpy_array(u) for u in starts]
-        )
-    want = nnabla.function(name, arrays, grads=starts, **options)
-    for y, w in zip(ys, want.outputs, strict=True):
-        np.testing.assert_allclose(y.d, w, rtol=1e-4, atol=1e-5)
-    for g, w in zip(gs, [w for w in want.grads if w is not None], strict=True):
-        np.testing.assert_allclose(g.d, w, rtol=1e-3, atol=1e-4)
-
 
 LAYERS = {
     "lstm_cell": ([(2, 3), (2, 4), (2, 4)], {"state_size": 4}),
