@@ -40,45 +40,27 @@ def test_pooling_and_its_gradients(window: dict[str, Any], dtype: Any, last: boo
     x = normal(3, 8, 12, 11).astype(dtype)
     y = reference("max_pooling", attrs, x)
     gy = normal(*y.shape, seed=1).astype(dtype)
-    both = ({0}, {0}) if last else (set(), set())
-    averaging = {**attrs, "including_pad": False}
-    places = ({0}, {0, 1}) if last else (set(), set())
-    from_places = ({0, 1}, {0}) if last else (set(), set())
-
-    def run_all() -> dict[str, Any]:
-        outs = [(y.shape, dtype)]
-        found = {"max_pooling": kernels.run("max_pooling", attrs, [x], outs, both)}
-        for more in (averaging, {**averaging, "including_pad": True}):
-            name = f"average {more['including_pad']}"
-            found[name] = kernels.run("average_pooling", more, [x], outs, both)
-        outs = [(y.shape, dtype), (y.shape, np.int16)]
-        y_, arg = kernels.run("max_pooling_arg", attrs, [x], outs, places)
-        outs = [(x.shape, dtype)]
-        found["arg"] = [y_]
-        ins = [gy, arg]
-        found["back"] = kernels.run("max_pooling_arg_backward", attrs, ins, outs, from_places)
-        ins = [gy, x]
-        found["back again"] = kernels.run(
-            "max_pooling_backward", attrs, ins, outs, from_places, offset=1
-        )
-        spread = {**averaging, "shape": x.shape}
-        found["average back"] = kernels.run("average_pooling_backward", spread, [gy], outs, both)
-        return found
-
-    found = {k: v[0] for k, v in run_all().items()}
     gx = reference("max_pooling_backward", attrs, gy, x)
-    spread = {**averaging, "shape": x.shape}
-    want = {
-        "max_pooling": y,
-        "arg": y,
-        "average False": reference("average_pooling", averaging, x),
-        "average True": reference("average_pooling", {**averaging, "including_pad": True}, x),
-        "back": gx,
-        "back again": gx,
-        "average back": reference("average_pooling_backward", spread, gy),
-    }
-    for name, value in want.items():
-        assert_close(found[name], value, dtype, name)
+
+    def run(
+        op: str, ins: list[Any], like: Any, also: Any = (), offset: int = 0, **more: Any
+    ) -> Any:
+        outs = [(like.shape, dtype), *also]
+        order = ({*range(len(ins))}, {*range(len(outs))}) if last else (set(), set())
+        return kernels.run(op, attrs | more, ins, outs, order, offset)
+
+    found, places = run("max_pooling_arg", [x], y, [(y.shape, np.int16)])
+    assert_close(found, y, dtype, "with places")
+    assert_close(*run("max_pooling", [x], y), y, dtype, "max")
+    assert_close(*run("max_pooling_arg_backward", [gy, places], x), gx, dtype, "from places")
+    assert_close(*run("max_pooling_backward", [gy, x], x, offset=1), gx, dtype, "max, gradient")
+    for padded in (True, False):
+        more: dict[str, Any] = {"including_pad": padded}
+        want = reference("average_pooling", attrs | more, x)
+        assert_close(*run("average_pooling", [x], y, **more), want, dtype, f"average {padded}")
+    more["shape"] = x.shape
+    want = reference("average_pooling_backward", attrs | more, gy)
+    assert_close(*run("average_pooling_backward", [gy], x, **more), want, dtype, "average back")
 
 
 def test_three_axes_with_channels_as_the_last() -> None:
@@ -100,21 +82,21 @@ def test_the_first_of_equal_maxima_gets_the_gradient() -> None:
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_pixels_are_repeated(last: bool) -> None:
+def test_pixels_are_repeated_and_averaged(last: bool) -> None:
+    both, one = (({0}, {0}), ({0}, set())) if last else ((set(), set()),) * 2
     x = normal(2, 8, 3, 5).astype(F16)
-    both = ({0}, {0}) if last else (set(), set())
-    outs = [((2, 8, 6, 15), F16)]
-    (got,) = kernels.run("unpooling", {"kernel": (2, 3)}, [x], outs, both)
+    (got,) = kernels.run("unpooling", {"kernel": (2, 3)}, [x], [((2, 8, 6, 15), F16)], both)
     np.testing.assert_array_equal(got, x.repeat(2, 2).repeat(3, 3))
-
-
-@pytest.mark.parametrize("last", [False, True])
-def test_mean_of_all_pixels(last: bool) -> None:
     x = normal(3, 16, 7, 9).astype(BF16)
-    outs = [((3, 16, 1, 1), BF16)]
-    both = ({0}, set()) if last else (set(), set())
-    (got,) = kernels.run("global_average_pooling", {}, [x], outs, both)
+    (got,) = kernels.run("global_average_pooling", {}, [x], [((3, 16, 1, 1), BF16)], one)
     assert_close(got, x.astype(np.float64).mean((2, 3), keepdims=True), BF16, "")
+
+
+def added(shape: tuple[int, ...], index: np.ndarray, gy: np.ndarray) -> np.ndarray:
+    """The gradient of rows that were read at `index`, those that are there."""
+    want, inside = np.zeros(shape), (index >= 0) & (index < shape[0])
+    np.add.at(want, index[inside], gy[inside].astype(np.float64))
+    return want
 
 
 @pytest.mark.parametrize("features", [(64,), (3, 5), ()])
@@ -123,24 +105,10 @@ def test_rows_are_read_and_their_gradients_added_up(features: Any, index: Any) -
     rows, count = 50, (30, 20)
     w, gy = normal(rows, *features), normal(*count, *features, seed=1)
     i = np.random.default_rng(2).zipf(1.5, count).clip(1, rows).astype(index) - index(1)
-    results = []
-    for reverse in (False, True):
-
-        def run_all() -> Any:
-            y = kernels.run("embed", {}, [i, w.astype(BF16)], [(gy.shape, BF16)])
-            attrs = {"shape": w.shape}
-            return y[0], kernels.run("embed_backward", attrs, [i, gy], [(w.shape, F32)])[0]
-
-        if reverse:
-            results.append(run_all())
-        else:
-            results.append(run_all())
-    (y, gw), (_, again) = results
+    (y,) = kernels.run("embed", {}, [i, w.astype(BF16)], [(gy.shape, BF16)])
     np.testing.assert_array_equal(y, w.astype(BF16)[i])
-    want = np.zeros(w.shape)
-    np.add.at(want, i, gy.astype(np.float64))
-    assert_close(gw, want, F32, "gw")
-    np.testing.assert_array_equal(gw, again)
+    (gw,) = kernels.run("embed_backward", {"shape": w.shape}, [i, gy], [(w.shape, F32)])
+    assert_close(gw, added(w.shape, i, gy), F32, "gw")
 
 
 @pytest.mark.parametrize("rows", [1, 2, 9])
@@ -148,23 +116,14 @@ def test_rows_are_read_and_their_gradients_added_up(features: Any, index: Any) -
 def test_gradients_of_a_few_rows_are_added_up_by_many_blocks(rows: int, count: int) -> None:
     """Among them indices that are out of range, at both ends of the order."""
     rng = np.random.default_rng(count)
-    gy = normal(count, 40)
+    gy, shape = normal(count, 40), (rows, 40)
     i = np.sort(rng.integers(-1, rows + 1, count)) if count % 2 else rng.integers(0, rows, count)
-    want = np.zeros((rows, 40))
-    inside = (i >= 0) & (i < rows)
-    np.add.at(want, i[inside], gy[inside].astype(np.float64))
-    attrs, outs = {"shape": (rows, 40)}, [((rows, 40), F32)]
-
-    def run_all() -> Any:
-        return [
-            kernels.run("embed_backward", attrs, [i, gy], outs, offset=offset)[0]
-            for offset in (0, 1)
-        ]
-
-    first, second = run_all()
-    for got in (first, second):
-        assert_close(got, want, F32, "")
-    again, _ = run_all()
+    first, other, again = (
+        kernels.run("embed_backward", {"shape": shape}, [i, gy], [(shape, F32)], offset=offset)[0]
+        for offset in (0, 1, 0)
+    )
+    for got in (first, other):
+        assert_close(got, added(shape, i, gy), F32, "")
     np.testing.assert_array_equal(first, again)
 
 
@@ -173,7 +132,3 @@ def test_an_index_that_is_out_of_range_gives_nan() -> None:
     i = np.array([3, 4, -1, 0])
     (y,) = kernels.run("embed", {}, [i, w], [((4, 8), F32)])
     np.testing.assert_array_equal(np.isnan(y).all(1), [False, True, True, False])
-    (gw,) = kernels.run("embed_backward", {"shape": (4, 8)}, [i, w], [((4, 8), F32)])
-    want = np.zeros_like(w)
-    want[3], want[0] = w[0], w[3]
-    np.testing.assert_array_equal(gw, want)

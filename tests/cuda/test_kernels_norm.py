@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 import nnl.ext.device.kernels  # noqa: F401  registers the setups
+from nnl.core.ops.op import OPS
 from tests.cuda import kernels
+from tests.cuda.test_kernels_ops import Case
 from tests.native.kernels import BF16, F16, F32, assert_close
+from tests.native.test_norm import Reference
 
 pytestmark = pytest.mark.usefixtures("machine")
 EPS = 1e-3
@@ -20,25 +23,13 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-class Reference:
-    """relu(batch_normalization(x) + z) and its gradients in float64."""
-
-    def __init__(self, x: Any, beta: Any, gamma: Any, z: Any) -> None:
-        x, beta, gamma = (a.astype(np.float64) for a in (x, beta, gamma))
-        self.axes = (0, *range(2, x.ndim))
-        self.mean, self.variance = (f(x, self.axes, keepdims=True) for f in (np.mean, np.var))
-        self.inverse = 1.0 / np.sqrt(self.variance + EPS)
-        self.xhat, self.gamma = (x - self.mean) * self.inverse, gamma
-        y = self.xhat * gamma + beta
-        self.y = np.maximum(y if z is None else y + z.astype(np.float64), 0.0)
-
-    def gradients(self, gy: Any) -> list[np.ndarray]:
-        gz = gy.astype(np.float64) * (self.y > 0)
-        gbeta = gz.sum(self.axes, keepdims=True)
-        ggamma = (gz * self.xhat).sum(self.axes, keepdims=True)
-        n = gz.size / gbeta.size
-        gx = self.gamma * self.inverse * (gz - gbeta / n - self.xhat * ggamma / n)
-        return [gx, gbeta, ggamma, gz]
+def check(name: str, attrs: dict[str, Any], ins: list[Any], **how: Any) -> list[np.ndarray]:
+    """What a kernel computes of float32, which is what the definition does."""
+    case = Case(OPS[name], OPS[name].attrs(**attrs), ins, F32)
+    got, state = case.cuda(**how)
+    assert got is not None
+    case.check(got, state, name)
+    return got
 
 
 SHAPES = [(4, 16, 7, 9), (3, 5, 11, 6), pytest.param((64, 32, 3, 3), marks=pytest.mark.long)]
@@ -53,43 +44,26 @@ def test_normalization_with_addition_and_relu(shape: Any, dtype: Any, last: bool
     z, gy = normal(*shape, seed=1).astype(dtype), normal(*shape, seed=2).astype(dtype)
     beta, gamma = normal(*c, seed=3), normal(*c, seed=4)
     running = [normal(*c, seed=5), np.abs(normal(*c, seed=6))]
-    want = Reference(x, beta, gamma, z)
+    want = Reference(x, beta, gamma, z, EPS, True)
     attrs = {"axes": (1,), "decay_rate": 0.9, "eps": EPS, "batch_stat": True, "activation": "relu"}
-    outs = [(shape, dtype), (c, F32), (c, F32)]
     forward = ({0, 5}, {0}) if last else (set(), set())
     backward = ({0, 2, 3}, {0, 3}) if last else (set(), set())
     old = [r.copy() for r in running]
-
-    def run_all() -> Any:
-        ins = [x, beta, gamma, *running, z]
-        made = kernels.run(
-            "fused_batch_normalization",
-            {**attrs, "nonlinearity": "relu"},
-            ins,
-            outs,
-            forward,
-            written=(3, 4),
-        )
-        assert made is not None
-        y, mean, variance = made
-        ins = [gy, None, x, y, mean, variance, gamma, beta]
-        grads = [(shape, dtype), (c, F32), (c, F32), (shape, dtype)]
-        return made, kernels.run("batch_normalization_backward_fused", attrs, ins, grads, backward)
-
-    made, _ = run_all()
-    running[:] = [r.copy() for r in old]
-    made, grads = run_all()
-    for got, expected, what in zip(
-        made, (want.y, want.mean, want.variance), ("y", "mean", "variance"), strict=True
-    ):
-        assert_close(got, expected, dtype if what == "y" else F32, what)
-    n = x.size / shape[1]
+    y, mean, variance = kernels.run(
+        "fused_batch_normalization", {**attrs, "nonlinearity": "relu"},
+        [x, beta, gamma, *running, z], [(shape, dtype), (c, F32), (c, F32)], forward,
+        written=(3, 4),
+    )  # fmt: skip
+    assert_close(y, want.y, dtype, "y")
+    assert_close(mean, want.mean, F32, "mean")
+    assert_close(variance, want.variance, F32, "variance")
     assert_close(running[0], 0.9 * old[0] + 0.1 * want.mean, F32, "running mean")
-    spread = want.variance * n / (n - 1)
+    spread = want.variance * want.n / (want.n - 1)
     assert_close(running[1], 0.9 * old[1] + 0.1 * spread, F32, "running variance")
-    # a mask from the rounded y
-    want.y = made[0].astype(np.float64)
-    for got, expected in zip(grads, want.gradients(gy), strict=True):
+    ins = [gy, None, x, y, mean, variance, gamma, beta]
+    outs = [(shape, dtype), (c, F32), (c, F32), (shape, dtype)]
+    grads = kernels.run("batch_normalization_backward_fused", attrs, ins, outs, backward)
+    for got, expected in zip(grads, want.gradients(gy, y.astype(F32)), strict=True):
         assert_close(got, expected, dtype, "gradient")
 
 
@@ -97,7 +71,7 @@ def test_the_mask_is_computed_again_without_y() -> None:
     shape, c = (4, 8, 6, 5), (1, 8, 1, 1)
     x, gy, gy2 = (normal(*shape, seed=s) for s in range(3))
     beta, gamma = normal(*c, seed=3), normal(*c, seed=4)
-    want = Reference(x, beta, gamma, None)
+    want = Reference(x, beta, gamma, None, EPS, True)
     attrs = {"axes": (1,), "eps": EPS, "batch_stat": True, "activation": "relu"}
     mean, variance = want.mean.astype(np.float32), want.variance.astype(np.float32)
     ins = [gy, gy2, x, None, mean, variance, gamma, beta]
@@ -106,7 +80,7 @@ def test_the_mask_is_computed_again_without_y() -> None:
         got = kernels.run(
             "batch_normalization_backward_fused", attrs, ins, outs, overwrite=overwrite
         )
-        for g, w in zip(got, want.gradients(gy + gy2), strict=False):
+        for g, w in zip(got, want.gradients(gy + gy2, want.y), strict=False):
             assert_close(g, w, F32, "gradient")
 
 
@@ -126,52 +100,25 @@ def test_statistics_are_exact_far_from_zero() -> None:
 
 @pytest.mark.parametrize("last", [False, True])
 def test_groups_of_channels_in_either_order(last: bool) -> None:
-    x = normal(3, 12, 5, 4)
-    c, stat = (1, 12, 1, 1), (3, 4, 1, 1, 1)
-    beta, gamma = normal(*c, seed=1), normal(*c, seed=2)
+    beta, gamma = normal(1, 12, 1, 1, seed=1), normal(1, 12, 1, 1, seed=2)
     attrs = {"num_groups": 4, "channel_axis": 1, "batch_axis": (0,), "eps": EPS}
-    outs = [(x.shape, F32), (stat, F32), (stat, F32)]
-    positions = ({0}, {0}) if last else (set(), set())
-    got = kernels.run("group_normalization", attrs, [x, beta, gamma], outs, positions)
-    wide = x.astype(np.float64).reshape(3, 4, 3, 5, 4)
-    mean, var = wide.mean((2, 3, 4), keepdims=True), wide.var((2, 3, 4), keepdims=True)
-    y = ((wide - mean) / np.sqrt(var + EPS)).reshape(x.shape) * gamma + beta
-    for g, w in zip(got, (y, mean, var), strict=True):
-        assert_close(g, w, F32, "")
+    order = ({0}, {0}) if last else (set(), set())
+    check("group_normalization", attrs, [normal(3, 12, 5, 4), beta, gamma], last=order)
 
 
 @pytest.mark.parametrize("rows,features", [(37, 768), (5, 30), (3, 5000)])
 def test_layer_normalization_of_rows_and_its_gradient(rows: int, features: int) -> None:
     x, gy = normal(rows, features), normal(rows, features, seed=1)
     beta, gamma = normal(1, features, seed=2), normal(1, features, seed=3)
-    stat = ((rows, 1), F32)
+    attrs: dict[str, Any] = {"batch_axis": (0,), "eps": EPS}
+    _, mean, variance = check("layer_normalization", attrs, [x, beta, gamma])
+    attrs = {"axes": (1,), "eps": EPS, "parameter": (1, features)}
     zeros = np.zeros((rows, 1), np.float32)
-
-    def run_all() -> Any:
-        attrs = {"batch_axis": (0,), "eps": EPS}
-        made = kernels.run(
-            "layer_normalization", attrs, [x, beta, gamma], [(x.shape, F32), stat, stat]
-        )
-        attrs = {"axes": (1,), "eps": EPS, "parameter": (1, features)}
-        outs = [(x.shape, F32), (gamma.shape, F32), (gamma.shape, F32)]
-        for statistics in (None, zeros):  # no gradients of the statistics, or none but zeros
-            ins = [gy, statistics, statistics, x, *made[1:], gamma]
-            gradients.append(kernels.run("normalization_backward", attrs, ins, outs))
-        return made[0]
-
-    gradients: list[Any] = []
-    y = run_all()
-    *_, (gx, gbeta, ggamma), others = gradients
-    for a, b in zip((gx, gbeta, ggamma), others, strict=True):
+    found = check("normalization_backward", attrs, [gy, zeros, zeros, x, mean, variance, gamma])
+    outs = [(a.shape, F32) for a in found]
+    ins = [gy, None, None, x, mean, variance, gamma]  # of which nothing depends on the statistics
+    for a, b in zip(found, kernels.run("normalization_backward", attrs, ins, outs), strict=True):
         np.testing.assert_array_equal(a, b)
-    wide = x.astype(np.float64)
-    inverse = 1.0 / np.sqrt(wide.var(1, keepdims=True) + EPS)
-    xhat, g = (wide - wide.mean(1, keepdims=True)) * inverse, gy * gamma.astype(np.float64)
-    assert_close(y, xhat * gamma + beta, F32, "y")
-    rest = g - g.mean(1, keepdims=True) - xhat * (g * xhat).mean(1, keepdims=True)
-    assert_close(gx, rest * inverse, F32, "gx")
-    assert_close(gbeta, gy.sum(0, keepdims=True), F32, "gbeta")
-    assert_close(ggamma, (gy * xhat).sum(0, keepdims=True), F32, "ggamma")
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -188,15 +135,11 @@ LENGTHS = [1, 7, 64, 200, 1000, 4104, 9000]
 def test_softmax_of_short_and_long_rows(n: int, dtype: Any) -> None:
     x, gy = (3 * normal(3, n)).astype(dtype), normal(3, n, seed=1).astype(dtype)
 
-    def run_all() -> Any:
-        outs, attrs = [((3, n), dtype)], {"axis": 1}
-        (y,) = kernels.run("softmax", attrs, [x], outs, overwrite={0: 0})
-        (other,) = kernels.run("softmax", attrs, [x], outs, offset=1)
-        (gx,) = kernels.run("softmax_fused_backward", {"scale": 0.5}, [gy, y], outs)
-        (log,) = kernels.run("log_softmax", attrs, [x], outs)
-        return y, other, gx, log
-
-    y, other, gx, log = run_all()
+    outs, attrs = [((3, n), dtype)], {"axis": 1}
+    (y,) = kernels.run("softmax", attrs, [x], outs, overwrite={0: 0})
+    (other,) = kernels.run("softmax", attrs, [x], outs, offset=1)
+    (gx,) = kernels.run("softmax_fused_backward", {"scale": 0.5}, [gy, y], outs)
+    (log,) = kernels.run("log_softmax", attrs, [x], outs)
     want = softmax(x.astype(np.float64))
     assert_close(y, want, dtype, "")
     assert_close(other, want, dtype, "not aligned")
@@ -233,29 +176,12 @@ def test_softmax_with_scale_and_mask(mask: str) -> None:
 @pytest.mark.parametrize("shape,axis", [((40, 1000), 1), ((300, 10), 1), ((3, 21, 7, 5), 1)])
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 def test_cross_entropy_and_its_gradient(shape: Any, axis: int, index: Any) -> None:
-    n = shape[axis]
-    x = normal(*shape)
-    rng = np.random.default_rng(1)
     kept = (*shape[:axis], 1, *shape[axis + 1 :])
-    label = rng.integers(-1, n, kept).astype(index)
-    gy = normal(*kept, seed=3)
-
-    def run_all() -> Any:
-        outs = [(kept, F32)] * 3
-        y, top, total = kernels.run("softmax_cross_entropy", {"axis": axis}, [x, label], outs)
-        ins = [gy, x, label, top, total]
-        back = kernels.run("softmax_cross_entropy_backward", {"axis": axis}, ins, [(shape, F32)])
-        return y, back[0]
-
-    y, gx = run_all()
-    p = np.moveaxis(softmax(np.moveaxis(x.astype(np.float64), axis, -1)), -1, axis)
-    chosen = np.take_along_axis(p, np.maximum(label, 0).astype(np.int64), axis)
-    want = np.where(label < 0, 0.0, -np.log(chosen))
-    hot = np.zeros(shape)
-    np.put_along_axis(hot, np.maximum(label, 0).astype(np.int64), 1.0, axis)
-    slope = np.where(label < 0, 0.0, gy * (p - hot))
-    for got, expected in ((y, want), (gx, slope)):
-        assert_close(got, expected, F32, "")
+    x, gy = normal(*shape), normal(*kept, seed=3)
+    label = np.random.default_rng(1).integers(-1, shape[axis], kept).astype(index)
+    check("softmax_cross_entropy", {"axis": axis}, [x, label], offset=1)
+    _, top, total = check("softmax_cross_entropy", {"axis": axis}, [x, label])
+    check("softmax_cross_entropy_backward", {"axis": axis}, [gy, x, label, top, total])
 
 
 @pytest.mark.parametrize("n", [3, 1003, 4999])
@@ -277,16 +203,10 @@ def test_losses_of_rows_that_begin_anywhere(n: int) -> None:
         slope = np.exp(wide - top) / total
     np.put_along_axis(slope, label, np.take_along_axis(slope, label, 1) - 1, 1)
 
-    def run_all() -> Any:
-        outs = [((9, 1), F32)] * 3
-        y, top, total = kernels.run("softmax_cross_entropy", {"axis": 1}, [x, label], outs)
-        ins = [gy, x, label, top, total]
-        (gx,) = kernels.run(
-            "softmax_cross_entropy_backward", {"axis": 1}, ins, [(x.shape, BF16)], overwrite={0: 1}
-        )
-        return y, gx
-
-    y, gx = run_all()
+    attrs, outs = {"axis": 1}, [((9, 1), F32)] * 3
+    y, top, total = kernels.run("softmax_cross_entropy", attrs, [x, label], outs)
+    ins, outs = [gy, x, label, top, total], [(x.shape, BF16)]
+    (gx,) = kernels.run("softmax_cross_entropy_backward", attrs, ins, outs, overwrite={0: 1})
     np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-5)
     assert_close(gx, slope * gy, BF16, "gx")
 
