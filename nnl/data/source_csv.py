@@ -34,8 +34,8 @@ class CsvDataSource(DataSource):
             what each has, which must be the same then.
         num_workers, use_multiprocessing: See SimpleDataSource.
     Raises:
-        ValueError: the file has no header, a row has another number of cells than the header, or
-            the file another encoding.
+        ValueError: the file has no header or names two columns alike, a row has another number of
+            cells than the header, or the file another encoding.
     Example:
         >>> from nnl.utils.data_iterator import CsvDataSource
         >>> table = [[1, 2, 0], [3, 4, 1]]
@@ -69,6 +69,12 @@ class CsvDataSource(DataSource):
         if not self._table.rows:
             raise ValueError(f"{self._where} has a header and no rows")
         self._columns = table.variables(self._table.header)
+        for name, (columns, is_vector) in self._columns.items():
+            if len(columns) > 1 and not is_vector:
+                raise ValueError(
+                    f"{self._where}: {len(columns)} columns of the header are {name!r}: those of a "
+                    f"vector are {name}__0, {name}__1, others have names of their own"
+                )
         self._variables = tuple(self._columns)
         self._first_images: dict[str, tuple[int, str]] = {}  # channels, and where
         self._size = len(self._table.rows)

@@ -165,3 +165,12 @@ def test_tables_of_numbers_with_other_dividers(folder: Path) -> None:
     (folder / "n.csv").write_text("0,5;1\n")
     with pytest.raises(ValueError, match="load_csv: '0,5' is no number: numbers have points"):
         load_csv(folder / "n.csv")
+
+
+@pytest.mark.parametrize("header", ["x:left,x:right,y", "x,y,x", "x:a;x:b;y"])
+def test_two_columns_of_one_name_are_refused(folder: Path, header: str) -> None:
+    row = "1;2;0" if ";" in header else "1,2,0"
+    with pytest.raises(ValueError, match=r"l\.csv: 2 columns of the header are 'x': those of a v"):
+        listed(folder, f"{header}\n{row}\n")
+    source = listed(folder, "x__0:left,x__1:right,y\n1,2,0\n")
+    assert source.next() == ([1.0, 2.0], [0.0])
