@@ -48,6 +48,18 @@ def test_old_files_give_what_torch_saved(tmp_path: Path, protocol: int) -> None:
     assert_same(read_weights(tmp_path / "w.pt"), content)
 
 
+@pytest.mark.parametrize("new", [False, True])
+def test_tensors_in_lists_have_their_number_as_a_name(tmp_path: Path, new: bool) -> None:
+    a, b, c = torch.ones(2), torch.arange(3), torch.zeros(1, 2)
+    content = {"layers": [{"w": a, "n": 3}, (b, "text")], "last": {"c": [[c]]}, "none": []}
+    save(content, tmp_path / "w.pt", new=new)
+    assert_same(
+        read_weights(tmp_path / "w.pt"), {"layers.0.w": a, "layers.1.0": b, "last.c.0.0": c}
+    )
+    save([a, b], tmp_path / "w.pt", new=new)
+    assert_same(read_weights(tmp_path / "w.pt"), {"0": a, "1": b})
+
+
 class Stored:
     """A storage in the words of old files; `view` is (its key, first element, count) or None."""
 
@@ -199,7 +211,7 @@ TWO = {**ONE, "b": Window(Stored("k", 5), 0, (4,), (1,))}
         (written(ONE, ["k", "l"], [np.arange(4)] * 2), "the type of the storage 'l' is unknown"),
         (written(ONE, [], []), "'a': the file has no storage 'k'"),
         (written([ONE], ["k"], []), "the storage 'k' of 4 elements has 0, and 0 bytes are left"),
-        (written([ONE], ["k"], [np.arange(4)]), "it holds a list, wanted a dict of tensors or"),
+        (written(None, [], []), "it holds None, wanted a dict of tensors or a"),
         (written(ONE, 3, []), "the storages are 3, wanted a list of names"),
         (written(ONE, ["k"], [np.arange(3)]), "the storage 'k' of 4 elements has 3, and 12 bytes"),
         (written(TWO, ["k"], [np.arange(4)]), "the storage 'k' is described in two ways"),

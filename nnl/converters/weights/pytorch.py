@@ -21,8 +21,8 @@ MAX_SHARED = 16  # times the bytes of the file: the most for its tensors, which 
 
 
 def read_pytorch(file: BinaryIO, where: str) -> dict[str, Array]:
-    """The tensors of a file by name; those in dicts of dicts have names joined with a dot, those of
-    modules the names of their state_dict.
+    """The tensors of a file by name; those in dicts of dicts have names joined with a dot, those in
+    lists their number, those of modules the names of their state_dict.
 
     Nothing of the pickle is executed: see `pickle_reader`.
 
@@ -34,7 +34,8 @@ def read_pytorch(file: BinaryIO, where: str) -> dict[str, Array]:
     file.seek(0)
     root, parts, big = _unzipped(file, where) if packed else (*read_legacy(file, where), False)
     tensors: dict[str, Tensor] = {}
-    if not isinstance(root, (dict, Tensor)) and not (isinstance(root, Record) and _of_module(root)):
+    module = isinstance(root, Record) and _of_module(root)
+    if not module and not isinstance(root, (dict, list, tuple, Tensor)):
         raise ValueError(f"{where}: it holds {brief(root)}, wanted a dict of tensors or a module")
     _collect(root, tensors, where)
     storages: dict[str, Array] = {}
@@ -86,14 +87,15 @@ def _collect(root: Any, found: dict[str, Tensor], where: str) -> None:
         nonlocal characters
         if isinstance(value, Tensor):
             found[path or "tensor"] = value
-        elif isinstance(value, (dict, Record)):
+        elif isinstance(value, (dict, list, tuple, Record)):
             if depth > MAX_DEPTH:
                 raise ValueError(
-                    f"{where}: dicts and modules are nested more than {MAX_DEPTH} deep"
+                    f"{where}: dicts, lists and modules are nested more than {MAX_DEPTH} deep"
                 )
             if isinstance(value, Record) and id(value) not in modules:
                 modules[id(value)] = _of_module(value)
-            for key, entry in modules.get(id(value), value).items():
+            entries = modules[id(value)] if isinstance(value, Record) else value
+            for key, entry in entries.items() if isinstance(entries, dict) else enumerate(entries):
                 name = f"{path}.{key}" if path else str(key)
                 characters += len(name) + 1
                 if characters > MAX_NAMES:
