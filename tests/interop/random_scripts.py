@@ -7,8 +7,8 @@ graphs: "static"; "dynamic", where they are made again in every pass under auto_
 is the function itself, or what nn.compile and nn.coexecute make of it.
 
 What docs/differences.md names is not written: reading what was cleared, nn.grad beside unlinked
-copies, those of what the same static graph computes, gradients of those of other results, hooks
-where flags change.
+copies and in static graphs that write statistics, unlinked copies of what the same static graph
+computes, gradients of those of other results, hooks where flags change.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class Script:
             self.reaches[f"y{i}"] = self.reaches[y] | self.reaches[leaf]
         ys = [f"y{i}" for i in range(len(outs))]
         reached = sorted(self.reaches[ys[0]])
-        if reached and not self.copies and not self.hooks and self.chance(0.15):
+        writes = self.kind == "static" and any("bn" in line for line in lines)
+        if reached and not self.copies and not self.hooks and self.chance(0.15) and not writes:
             self.second = True
             lines.append(f"gs = nn.grad([{ys[0]}], [{', '.join(reached)}])")
             lines.append(f"y{len(ys)} = F.sum(F.tanh(gs[0] * {self.pick(self.leaves)}))")
