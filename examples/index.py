@@ -23,7 +23,8 @@ TASKS = {
     "Classification": """digits/train imagenet/train programs/resnet50 programs/dropblock
         programs/sdpoint references/tabular references/faces""",
     "Detection": "programs/yolov3 programs/faster_rcnn references/centernet references/detr",
-    "Segmentation": "references/unet",
+    "Segmentation": "references/unet references/deeplab references/promptable",
+    "Depth": "references/depth",
     "Pose": "references/pose",
     "Text in pictures": "references/ocr",
     "Language": """language/train language/tune language/talk programs/gpt2 programs/bert_cls
@@ -40,10 +41,12 @@ TASKS = {
         generative/stargan generative/reenactgan generative/esrgan generative/tecogan
         generative/vq_gan""",
     "Graphs": "references/gcn",
-    "Few labels": "references/masked_autoencoder references/simclr references/fixmatch",
+    "Few labels": """references/masked_autoencoder references/simclr references/dino
+        references/wav2vec references/fixmatch""",
     "Few samples": "references/maml",
     "Smaller networks": """references/distillation references/pruning
         references/quantization""",
+    "Architectures": "references/nas",
     "Explanations": "references/integrated_gradients",
     "C++": """cpp/train_lenet cpp/run_model cpp/continue_training cpp/chat cpp/serve
         cpp/classify_png cpp/classify""",

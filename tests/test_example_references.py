@@ -25,6 +25,12 @@ REACHED = {
     "masked_autoencoder": lambda n: n["error"] < 0.85 * n["error of means"],
     "fixmatch": lambda n: n["accuracy"] > n["labels alone"],
     "unet": lambda n: n["mean IoU"] > 0.6 > 2 * n["mean IoU of colours"],
+    "deeplab": lambda n: n["mean IoU"] > 0.5 > 1.5 * n["mean IoU of colours"],
+    "promptable": lambda n: n["IoU"] > n["IoU of a disc"] + 0.1,
+    "depth": lambda n: n["error"] < 0.8 * n["error of the mean"],
+    "dino": lambda n: n["accuracy"] > n["before"] + 0.08,
+    "wav2vec": lambda n: n["accuracy"] > n["before"] + 0.05 > n["from bands"],
+    "nas": lambda n: n["found"] > n["random"],
     "centernet": lambda n: n["AP50"] > 0.7 > 2 * n["AP50 of pieces"],
     "detr": lambda n: n["AP50"] > 0.1 > 5 * n["AP50 of pieces"],
     "conv_tasnet": lambda n: n["SI-SNR"] > 3 > 2 + n["mixture"],
@@ -42,7 +48,10 @@ REACHED = {
 }
 QUICK = ("gcn", "tabular", "recommendation")
 SHARED = ("common", "reinforcement", "scenes", "speech")
-FEW = {"maml": 2, "simclr": 2, "time_series": 2, "dqn": 300, "ppo": 1, "sac": 505}  # steps
+FEW = {
+    "maml": 2, "simclr": 2, "dino": 2, "nas": 2, "promptable": 2, "time_series": 2,
+    "dqn": 300, "ppo": 1, "sac": 505,
+}  # fmt: skip  # steps
 
 
 @pytest.fixture(autouse=True)
