@@ -43,6 +43,21 @@ def test_products_of_rows_pass_what_float32_holds(n: int) -> None:
     np.testing.assert_allclose(reduce("prod", x, (1,)), x.astype(np.float64).prod(1), rtol=1e-6)
 
 
+@pytest.mark.parametrize("pair", [(1e-30, 1e30), (1e-42, 1e35), (1e30, 1e-30), (0.0, 1), (-1, -1)])
+def test_products_on_the_way_may_be_no_normal_numbers(pair: tuple[float, float]) -> None:
+    x = np.ones((3, 576), F32)  # elements 64 apart are multiplied first
+    x[1, [0, 64, 128, 192]] = x[1, [256, 320, 384, 448]] = [pair[0], pair[0], pair[1], pair[1]]
+    x[2, 100] = pair[0]
+    np.testing.assert_allclose(reduce("prod", x, (1,)), x.astype(np.float64).prod(1), rtol=1e-6)
+
+
+def test_products_with_infinities_and_nan() -> None:
+    x = np.full((4, 300), 1.25, F32)
+    x[0, 7], x[1, 9], x[2, [3, 67]] = np.inf, np.nan, (np.inf, 0)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_allclose(reduce("prod", x, (1,)), x.astype(np.float64).prod(1), rtol=1e-6)
+
+
 @pytest.mark.parametrize("axes", ALL_AXES, ids=str)
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("last", [False, True])

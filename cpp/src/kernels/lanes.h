@@ -271,8 +271,14 @@ NNL_INLINE Lanes log_of(Lanes x) {
   const Lanes z = m * m;
   Lanes y = log_polynomial(m) * m * z - 2.12194440e-4f * e - 0.5f * z;
   y = m + y + 0.693359375f * e;
+#ifdef __AVX512F__
+  // by the kind of x: NaN for NaN and below 0, -inf for 0, inf for inf
+  return reinterpret_cast<Lanes>(_mm512_fixupimm_ps(
+      reinterpret_cast<__m512>(y), reinterpret_cast<__m512>(x), _mm512_set1_epi32(0x03530433), 0));
+#else
   y = x > 0.0f ? y : (x == 0.0f ? all(-INFINITY) : all(NAN));
   return x == INFINITY ? x : y;
+#endif
 }
 NNL_INLINE Lanes relu(Lanes v) { return v < 0.0f ? Lanes{} : v; }  // NaN stays NaN
 

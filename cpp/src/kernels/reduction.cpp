@@ -118,7 +118,7 @@ class Rows : public Kernel {
     // Many results: every thread has some. Few large ones: they are made in parts.
     if (results_ < 64) parts_ = std::clamp<int64_t>(each_ / part_elements, 1, 256);
     simple_ = kept_.size() <= 1 && outer_.empty();
-    short_ = simple_ && !kept_.empty() && parts_ == 1 && run_ <= chunk && type_ == DType::f32;
+    direct_ = simple_ && !kept_.empty() && parts_ == 1 && type_ == DType::f32;
   }
 
   size_t workspace() const override {
@@ -128,13 +128,10 @@ class Rows : public Kernel {
   void run(const Buffers& b) override {
     auto* partial = static_cast<double*>(b.workspace);
     const int64_t work = std::max<int64_t>(each_ / parts_, 1);
-    if (short_) {
-      const float* x = b.input<float>(0);
-      const int64_t step = kept_[0].stride;
-      parallel_for(results_, part_elements / work + 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) finish(b, i, reduce_run<R>(x + i * step, run_, p_));
+    if (direct_) {
+      return parallel_for(results_, part_elements / work + 1, [&](int64_t i, int64_t end) {
+        for (; i < end; ++i) finish(b, i, reduce_row(b.input<float>(0) + i * kept_[0].stride));
       });
-      return;
     }
     parallel_for(results_ * parts_, std::max<int64_t>(1, part_elements / work),
                  [&](int64_t begin, int64_t end) {
@@ -166,6 +163,13 @@ class Rows : public Kernel {
       put(b.out[0], out_type_, place, finish_(v));
   }
 
+  double reduce_row(const float* x) const {
+    double total = R::start;
+    for (int64_t k = 0; k < run_; k += chunk)
+      total = R::join(total, reduce_run<R>(x + k, std::min(chunk, run_ - k), p_));
+    return total;
+  }
+
   // Elements [begin, end) of the reduced ones of result i.
   double reduce(const void* x, int64_t i, int64_t begin, int64_t end) const {
     const int64_t base = simple_ && !kept_.empty() ? i * kept_[0].stride : place_of(kept_, i);
@@ -195,7 +199,7 @@ class Rows : public Kernel {
   Finish finish_;
   float p_;
   int64_t run_ = 1, results_ = 1, each_ = 1, parts_ = 1;
-  bool simple_ = false, short_ = false;
+  bool simple_ = false, direct_ = false;
 };
 
 // The contiguous axis is kept: running values for a block of columns, over all rows.

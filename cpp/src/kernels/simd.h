@@ -83,12 +83,14 @@ void store(const float* x, float* y, int64_t n);
 void store(const float* x, bf16* y, int64_t n);
 void store(const float* x, f16* y, int64_t n);
 
-// e^x to about 2 units in the last place, in two factors: p 2^n, and p = 1 + rest.
+// e^x to about 2 units in the last place, in two factors: p 2^n, and p = 1 + rest. For x of less
+// than 2^20.
 struct Exp {
   float p, rest;
   int32_t n;
   explicit Exp(float x) {
-    const float whole = std::nearbyint(x * 1.44269504088896341f);
+    constexpr float magic = 12582912.0f;  // 1.5 2^23: what is added to it is rounded to an integer
+    const float t = x * 1.44269504088896341f + magic, whole = t - magic;
     float r = x - whole * 0.693145751953125f;  // ln 2 in two parts: exact product, then the rest
     r -= whole * 1.42860682030941723212e-6f;
     p = 1.9875691500e-4f;
@@ -99,7 +101,7 @@ struct Exp {
     p = p * r + 5.0000001201e-1f;
     rest = p * r * r + r;
     p = rest + 1.0f;
-    n = static_cast<int32_t>(whole);
+    n = static_cast<int32_t>(bits(t) - bits(magic));
   }
 };
 inline float power_of_two(int32_t n) { return from_bits(static_cast<uint32_t>(n + 127) << 23); }
@@ -145,17 +147,22 @@ inline float fast_log(float x) {
   return x == INFINITY ? x : y;
 }
 
-// 1 / (1 + e^-x); 0 below -88.4, where e^-x is no less than 2^127.5.
-inline float fast_sigmoid(float x) {
-  const Exp e(x < -89.0f ? 89.0f : (x > 87.0f ? -87.0f : -x));
-  return 1.0f / (1.0f + e.p * power_of_two(e.n));
+// e^-|x|, for NaN NaN: 0 beyond 104.
+inline float exp_of_minus(float x) {
+  const float a = std::fabs(x);
+  const Exp e(a > 104.0f ? -104.0f : -a);
+  const int32_t half = e.n >> 1;  // in two factors, for results below the smallest normal number
+  return e.p * power_of_two(half) * power_of_two(e.n - half);
 }
 
-// x / (1 + e^-x), with e^87 below -87.
-inline float fast_swish(float x) {
-  const Exp e(x < -87.0f ? 87.0f : (x > 87.0f ? -87.0f : -x));
-  return x / (1.0f + e.p * power_of_two(e.n));
+// 1 / (1 + e^-x)
+inline float fast_sigmoid(float x) {
+  const float e = exp_of_minus(x);
+  return (x < 0.0f ? e : 1.0f) / (1.0f + e);
 }
+
+// x / (1 + e^-x)
+inline float fast_swish(float x) { return x * fast_sigmoid(x); }
 
 // tanh x = t / (t + 2), with t = e^2|x| - 1 of which near 0 nothing cancels.
 inline float fast_tanh(float x) {

@@ -23,19 +23,8 @@ inline double from_bits(uint64_t u) {
 
 // e^x - 1, exact near 0.
 inline float fast_expm1(float x) {
-  const float bounded = x < -20.0f ? -20.0f : (x > 17.0f ? 17.0f : x);
-  const float n = std::nearbyint(bounded * 1.44269504088896341f);
-  float r = bounded - n * 0.693145751953125f;
-  r -= n * 1.42860682030941723212e-6f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r;
-  const float s = from_bits(static_cast<uint32_t>(static_cast<int32_t>(n) + 127) << 23);
-  const float y = (s - 1.0f) + s * p;
+  const Exp e(x < -20.0f ? -20.0f : (x > 17.0f ? 17.0f : x));
+  const float s = power_of_two(e.n), y = (s - 1.0f) + s * e.rest;
   return x > 17.0f ? fast_exp(x) : (x != x ? x : y);
 }
 
@@ -46,21 +35,34 @@ inline float fast_log1p(float x) {
   return u > 3e38f || u <= 0.0f ? fast_log(u) : y;
 }
 
-// ln(1 + e^x) without overflow; NaN for NaN.
+// ln(1 + e^x) without overflow; NaN for NaN. With e = e^-|x|, ln(1 + e) is the logarithm's
+// polynomial at e, or at (e - 1) / 2 after ln 2 is taken off, and both are exact.
 inline float fast_softplus(float x) {
-  return (x > 0.0f || x != x ? x : 0.0f) + fast_log1p(fast_exp(-std::fabs(x)));
+  const float e = exp_of_minus(x);
+  const bool low = e < 0.414213562373095049f;
+  const float m = low ? e : 0.5f * e - 0.5f, z = m * m;
+  const float y = log_polynomial(m) * m * z - 0.5f * z + m;
+  return (x > 0.0f || x != x ? x : 0.0f) + (low ? y : y + 0.693147180559945309f);
 }
 
+// Of h = e^|x| / 2: h - 1 / (4 h), by a series where that cancels; h + 1 / (4 h).
+inline float half_exp(float a) {
+  const Exp e(a > 90.0f ? 90.0f : a);
+  return e.p * power_of_two(e.n - 2) * 2.0f;
+}
 inline float fast_sinh(float x) {
-  const float a = std::fabs(x), e = fast_expm1(a < 9.0f ? a : 9.0f);
-  const float h = fast_exp(0.5f * a);
-  const float y = a < 9.0f ? 0.5f * (e + e / (e + 1.0f)) : 0.5f * h * h;
-  return x != x ? x : std::copysign(y, x);
+  const float a = std::fabs(x), h = half_exp(a), z = a < 1.0f ? a * a : 1.0f;
+  float p = 1.0f / 362880;
+  p = p * z + 1.0f / 5040;
+  p = p * z + 1.0f / 120;
+  p = p * z + 1.0f / 6;
+  const float far = h - 0.25f / h;
+  return a < 1.0f ? p * z * x + x : (x != x ? x : std::copysign(far, x));
 }
 
 inline float fast_cosh(float x) {
-  const float a = std::fabs(x), h = fast_exp(0.5f * a);
-  return a < 9.0f ? 0.5f * (h * h + 1.0f / (h * h)) : 0.5f * h * h;
+  const float h = half_exp(std::fabs(x)), y = h + 0.25f / h;
+  return x != x ? x : y;
 }
 
 inline float fast_asinh(float x) {
@@ -83,31 +85,38 @@ inline float fast_atanh(float x) {
 }
 
 // The polynomials of asin and atan are those of the Cephes library (Moshier).
-inline float fast_asin(float x) {
-  const float a = std::fabs(x);
-  const bool far = a > 0.5f;
-  const float z = far ? 0.5f * (1.0f - a) : a * a, s = far ? std::sqrt(z) : a;
+// asin of s <= 1 / 2, given its square.
+inline float asin_near(float s, float z) {
   float p = 4.2163199048e-2f;
   p = p * z + 2.4181311049e-2f;
   p = p * z + 4.5470025998e-2f;
   p = p * z + 7.4953002686e-2f;
   p = p * z + 1.6666752422e-1f;
-  const float y = p * z * s + s;
+  return p * z * s + s;
+}
+
+inline float fast_asin(float x) {
+  const float a = std::fabs(x);
+  const bool far = a > 0.5f;
+  const float z = far ? 0.5f * (1.0f - a) : a * a, s = far ? std::sqrt(z) : a;
+  const float y = asin_near(s, z);
   return std::copysign(far ? 1.57079632679489662f - 2.0f * y : y, x);
 }
 
 inline float fast_acos(float x) {
   const float a = std::fabs(x);
   const bool far = a > 0.5f;
-  const float y = fast_asin(far ? std::sqrt(0.5f * (1.0f - a)) : x);
-  const float near = 1.57079632679489662f - y, two = 2.0f * y;
+  const float z = far ? 0.5f * (1.0f - a) : a * a, s = far ? std::sqrt(z) : a;
+  const float y = asin_near(s, z), two = 2.0f * y;
+  const float near = 1.57079632679489662f - std::copysign(y, x);
   return far ? (x < 0.0f ? 3.14159265358979324f - two : two) : near;
 }
 
 inline float fast_atan(float x) {
   const float a = std::fabs(x);
   const bool far = a > 2.414213562373095f, middle = a > 0.4142135623730950f;
-  const float t = far ? -1.0f / a : (middle ? (a - 1.0f) / (a + 1.0f) : a);
+  const float over = far ? -1.0f : (middle ? a - 1.0f : a);
+  const float t = over / (far ? a : (middle ? a + 1.0f : 1.0f));
   const float base = far ? 1.57079632679489662f : (middle ? 0.785398163397448310f : 0.0f);
   const float z = t * t;
   float p = 8.05374449538e-2f;
@@ -148,11 +157,12 @@ struct Angle {
   int32_t quarter;
 
   explicit Angle(float x) {
-    const float n = std::nearbyint(x * 0.636619772f);
+    constexpr float magic = 12582912.0f;  // 1.5 2^23: what is added to it is rounded to an integer
+    const float t = fused(x, 0.636619772f, magic), n = t - magic;
     float r = fused(-n, 1.57079637f, x);
     r = fused(-n, -4.37113883e-8f, r);
     r = fused(-n, -1.71512482e-15f, r);
-    quarter = static_cast<int32_t>(n);
+    quarter = static_cast<int32_t>(bits(t));
     const float z = r * r;
     const float p = fused(fused(-1.9515295891e-4f, z, 8.3321608736e-3f), z, -1.6666654611e-1f);
     sine = fused(p * z, r, r);
@@ -174,7 +184,7 @@ inline float fast_cos(float x) {
 // Within 4 units in the last place.
 inline float fast_tan(float x) {
   const Angle a(x);
-  return a.quarter & 1 ? -a.cosine / a.sine : a.sine / a.cosine;
+  return (a.quarter & 1 ? -a.cosine : a.sine) / (a.quarter & 1 ? a.sine : a.cosine);
 }
 
 // x^y for finite x and y, through double precision. The exponent of x is read from float32, where
@@ -186,10 +196,13 @@ inline float fast_pow(float x, float y) {
   const int32_t e = static_cast<int32_t>(shift) >> 23;
   const double m = from_bits(bits(normal) - (static_cast<uint32_t>(e) << 23));
   const int32_t exponent = e - (a < 1.17549435e-38f ? 23 : 0);
-  const double s = (m - 1.0) / (m + 1.0), z = s * s;
-  double p = 1.0 / 15;
-  p = p * z + 1.0 / 13;
-  p = p * z + 1.0 / 11;
+  // 1 / (m + 1) from a parabola by two steps of Newton's
+  const double d = m + 1.0;
+  double inverse = (0.116862891 * d - 0.722444113) * d + 1.477755915;
+  inverse = inverse * (2.0 - d * inverse);
+  inverse = inverse * (2.0 - d * inverse);
+  const double s = (m - 1.0) * inverse, z = s * s;
+  double p = 1.0 / 11;
   p = p * z + 1.0 / 9;
   p = p * z + 1.0 / 7;
   p = p * z + 1.0 / 5;
@@ -199,9 +212,7 @@ inline float fast_pow(float x, float y) {
   w = w < -160.0 ? -160.0 : (w > 130.0 ? 130.0 : w);
   const double t = w + 6755399441055744.0, n = t - 6755399441055744.0;
   const double r = (w - n) * 0.693147180559945309417;
-  double q = 1.0 / 362880;
-  q = q * r + 1.0 / 40320;
-  q = q * r + 1.0 / 5040;
+  double q = 1.0 / 5040;
   q = q * r + 1.0 / 720;
   q = q * r + 1.0 / 120;
   q = q * r + 1.0 / 24;
@@ -237,7 +248,8 @@ inline float fast_erf(float x) {
   q = fused(q, t, 6.371822357e-1f);
   q = fused(q, t, 1.276756376e-1f);
   q = fused(q, t, 1.956742635e-4f);
-  const float y = a < 0.92f ? fused(p, a, a) : 1.0f - fast_exp(-t - q);
+  const Exp e(-t - q);
+  const float y = a < 0.92f ? fused(p, a, a) : 1.0f - e.p * power_of_two(e.n);
   return x != x ? x : std::copysign(y, x);
 }
 
