@@ -44,7 +44,10 @@ class Recurrent : public Kernel {
       of_x_.push_back(Product::make(p, space_));
     }
     inputs_ = space_.floats(z.directions * z.steps * z.batch * columns);
-    of_h_ = StateWeights<T>(z.hidden, columns, z.directions, space_);
+    // One row is multiplied with weights as they lie: to pack them is as much work as several
+    // steps.
+    direct_ = std::is_same_v<T, float> && z.batch == 1;
+    if (!direct_) of_h_ = StateWeights<T>(z.hidden, columns, z.directions, space_);
     if (z.cell == Cell::gru) state_ = space_.floats(z.directions * z.batch * columns);
   }
 
@@ -118,14 +121,14 @@ class Recurrent : public Kernel {
       const T* weight = l.weight + d * z_.weights(layer);
       const float* bias = l.bias ? l.bias + d * z_.bias_rows() * hidden : nullptr;
       of_x_[layer ? 1 : 0]->run(l.x, weight, bias, nullptr, inputs(l, d, w), w);
-      of_h_.pack(weight + size, 1, size + hidden, d, w);
+      if (!direct_) of_h_.pack(weight + size, 1, size + hidden, d, w);
     }
     z_.for_groups([&](int64_t d, int64_t begin, int64_t end, int64_t) {
       const T* h = l.h + (d * z_.batch + begin) * hidden;
       int64_t h_row = hidden;
       for (int64_t k = 0; k < z_.steps; ++k) {
         T* y = l.y + (z_.at(d, k) * z_.batch + begin) * z_.width() + d * hidden;
-        step(l, d, k, begin, end - begin, h, h_row, y, w);
+        step(l, layer, d, k, begin, end - begin, h, h_row, y, w);
         h = y, h_row = z_.width();
       }
     });
@@ -138,20 +141,27 @@ class Recurrent : public Kernel {
     return Space::at(w, inputs_) + d * z_.steps * z_.batch * z_.gates() * z_.hidden;
   }
 
-  void step(const Layer& l, int64_t d, int64_t k, int64_t begin, int64_t m, const T* h,
-            int64_t h_row, T* y, void* w) const {
+  void step(const Layer& l, int64_t layer, int64_t d, int64_t k, int64_t begin, int64_t m,
+            const T* h, int64_t h_row, T* y, void* w) const {
     const int64_t hidden = z_.hidden, t = z_.at(d, k), columns = z_.gates() * hidden;
     const int64_t first = (d * z_.batch + begin) * hidden;  // of the states
     const int64_t at = ((d * z_.steps + k) * z_.batch + begin) * hidden;
     float *gates = inputs(l, d, w) + (t * z_.batch + begin) * columns, *h_n = l.h_n + first;
-    if (z_.cell != Cell::gru) of_h_.multiply(h, h_row, d, gates, columns, m, true, w);
+    const T* weight = l.weight + d * z_.weights(layer) + z_.input(layer);
+    auto times_state = [&](float* to, bool add) {
+      if constexpr (std::is_same_v<T, float>)
+        if (direct_)
+          return times_rows(weight, z_.input(layer) + hidden, h, to, columns, hidden, add);
+      of_h_.multiply(h, h_row, d, to, columns, m, add, w);
+    };
+    if (z_.cell != Cell::gru) times_state(gates, true);
     if (z_.cell == Cell::lstm) {
       for (int64_t i = 0; i < m; ++i)
         lstm(gates + i * columns, l.saved + 4 * (at + i * hidden), l.c_n + first + i * hidden,
              l.cs + at + i * hidden, h_n + i * hidden, y + i * z_.width());
     } else if (z_.cell == Cell::gru) {
       float* state = Space::at(w, state_) + (d * z_.batch + begin) * columns;
-      of_h_.multiply(h, h_row, d, state, columns, m, false, w);
+      times_state(state, false);
       const float* bias = l.bias ? l.bias + (d * 4 + 3) * hidden : nullptr;
       for (int64_t i = 0; i < m; ++i)
         gru(gates + i * columns, state + i * columns, bias, l.saved + 4 * (at + i * hidden),
@@ -201,7 +211,7 @@ class Recurrent : public Kernel {
   float scale_;
   uint32_t least_;
   size_t first_, outs_, dropped_ = 0;
-  bool has_bias_;
+  bool has_bias_, direct_;
   Space space_;
   Reader<T> x_, h_, weight_l0_, weight_;
   Reader<float> c_, bias_;

@@ -64,6 +64,27 @@ void pass(const T* x, const uint8_t* mask, float scale, T* y, int64_t n) {
   });
 }
 
+// y = W x, or y += W x, for W of n rows of k as they lie, `row` apart.
+inline void times_rows(const float* w, int64_t row, const float* x, float* y, int64_t n, int64_t k,
+                       bool add) {
+  int64_t j = 0;
+  for (; j + kLanes <= n; j += kLanes, w += kLanes * row) {  // as many sums as fill one vector
+    Lanes s[kLanes] = {};
+    by_lanes(k, [&](int64_t i, int64_t m, auto whole) {
+      const Lanes v = get<whole()>(x + i, m);
+      unroll<kLanes>(NNL_EACH(r) { s[r] += v * get<whole()>(w + r * row + i, m); });
+    });
+    const Lanes sums = folds(s, [](Lanes a, Lanes b) { return a + b; });
+    store(y + j, add ? load(y + j) + sums : sums);
+  }
+  for (; j < n; ++j, w += row) {
+    const float sum = sum_of(lane_sums(k, [&](int64_t i, int64_t m, auto whole) {
+      return get<whole()>(x + i, m) * get<whole()>(w + i, m);
+    }));
+    y[j] = add ? y[j] + sum : sum;
+  }
+}
+
 // The part of weights that is multiplied with the state of one step: k x n, packed.
 template <class T>
 class StateWeights {

@@ -130,6 +130,7 @@ class RowProduct : public Product {
         n_(s.y.columns()),
         step_(FewRows::step_of(k_)),
         few_{s.b.dtype, s.b.strides[0], s.b.strides[1], m_, k_, step_, n_} {
+    if (n_ == 1 && few_.row == 1) few_.column = k_;
     x_ = space.floats(m_ * step_);
     y_ = space.floats(m_ * n_);
   }
@@ -208,7 +209,9 @@ std::unique_ptr<Product> make_row_product(const ProductSpec& s, Space& space) {
   const bool halves = s.b.dtype == DType::f16 || (s.b.dtype == DType::bf16 && !multiplies_bf16());
   const int64_t most = halves ? kConverted - 1 : FewRows::most(s.b.dtype, s.b.strides[0] == 1);
   if (s.y.rows() > most || s.a.columns() < 16) return nullptr;
-  if (s.a.columns() * s.y.columns() < 4096 * s.y.rows()) return nullptr;
+  // One column is a run, which needs no other order.
+  const bool column = s.y.columns() == 1 && s.b.strides[0] == 1;
+  if (!column && s.a.columns() * s.y.columns() < 4096 * s.y.rows()) return nullptr;
   return std::make_unique<RowProduct>(s, space);
 }
 
