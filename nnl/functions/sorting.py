@@ -184,9 +184,8 @@ class top_k_data(TopK):
 
     def vjp(self, gy, *gindex, x):
         rows = self.rows(x.shape)
-        _, index = top_k_data(
-            reshape(x, rows), k=self.k, abs=self.abs, largest=self.largest, with_index=True
-        )
+        at = {"base_axis": self.base_axis, "abs": self.abs, "largest": self.largest}
+        index = reshape(top_k_data(x, k=self.k, **at, with_index=True)[1], (rows[0], self.k))
         if self.reduce:
             g = reshape(gy, (rows[0], self.k))
         else:

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
 from typing import Any
 
 from nnl.ext.library import Library, is_plain
 from nnl.graph.program.program import Program, Step
 from nnl.graph.program.sharing import written_by
+
+WITH_PLACES = frozenset(["sort", "top_k_data"])  # ops that give values, places or both
+INDICES = frozenset(["with_index", "only_index"])  # the attributes that say so
 
 
 def merge_common(program: Program, lib: Library) -> None:
@@ -16,7 +20,8 @@ def merge_common(program: Program, lib: Library) -> None:
     Two steps are the same if op, attributes and inputs are, and nothing that they read has been
     written in between. A result that somebody may look at keeps its own memory. A value of the
     first part is not computed again in the second: memory would not be saved by it, since the
-    steps that made it are the same.
+    steps that made it are the same. Places that a gradient asks for come with the values that are
+    chosen or sorted before: to find them again is the same work.
     """
     slots, written = program.slots, program.written()
     own = program.kept | program.views().keys()  # whose memory others have too
@@ -47,10 +52,37 @@ def merge_common(program: Program, lib: Library) -> None:
         key = step.op, step.native, step.second, attrs, step.ins
         first = seen.setdefault(key, step)
         if first is step:
+            keys: list[Any] = [key]
+            if step.op in WITH_PLACES:
+                keys.append((step.op, step.native, _besides_places(attrs), step.ins))
             for i in (*step.ins, *step.outs):
-                touch.setdefault(program.root(i), []).append(key)
+                touch.setdefault(program.root(i), []).extend(keys)
+            values = seen.setdefault(keys[-1], step)
+            if values is not step and _gives_places_of(values, step, own):
+                found = values.outs[-len(step.outs) :]
+                same.update([(i, j) for i, j in zip(step.outs, found, strict=True) if i != j])
+                step.outs = found
+                continue
         if first is step or not own.isdisjoint(step.outs):
             steps.append(step)
             continue
-        same.update(zip(step.outs, first.outs, strict=True))
+        same.update(zip(step.outs, first.outs, strict=False))  # the first may give places too
     program.steps = steps
+
+
+def _besides_places(attrs: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple([a for a in attrs if a[0] not in INDICES])
+
+
+def _gives_places_of(values: Step, step: Step, own: Set[int]) -> bool:
+    """Whether a step gives what this one does, which is places; it does so from now on."""
+    both, places = (any(s.attrs.get(k) for k in INDICES) for s in (values, step))
+    if values.attrs.get("only_index") or not places or values.open != step.open:
+        return False
+    if both:
+        return own.isdisjoint(step.outs)
+    if not own.isdisjoint(step.outs[:-1]):
+        return False
+    values.attrs = {**values.attrs, "with_index": True}
+    values.outs = (*values.outs, step.outs[-1])
+    return True
