@@ -139,6 +139,27 @@ def test_outputs_are_written_also_where_an_input_has_got_another_dtype(function,
             assert b.data.tolist() == ([5, *value, 5] if part else [5, 5, 5, 5])
 
 
+@pytest.mark.parametrize("function", [F.identity, F.tanh])
+def test_outputs_that_are_a_part_stay_it_where_an_input_has_got_another_shape(function):
+    b = filled()
+    c = b.narrow(0, 1, 2)
+    x = leaf([1, 2])
+    y = function(x, outputs=[c])
+    y.forward()
+    x.reset_shape((2, 1), force=True)
+    x.d = [[3], [4]]
+    y.forward()
+    assert y.shape == (2, 1) and c.data.tolist() == y.d.ravel().tolist() == b.data[1:3].tolist()
+    np.testing.assert_allclose(c.data, np.tanh([3, 4]) if function is F.tanh else [3, 4], 1e-6)
+    x.reset_shape((3,), force=True)
+    with pytest.raises(ShapeError, match=r": outputs is .*\[2, 1\], which .* is .*\[3\] now"):
+        y.forward()
+    x.reset_shape((2,), force=True)
+    x.d = [0, 0]
+    y.forward()
+    assert b.data.tolist() == [5, 0, 0, 5]
+
+
 def test_outputs_keep_their_type_in_compiled_functions():
     b = nn.NdArray((2,))
     b.cast(np.int32)

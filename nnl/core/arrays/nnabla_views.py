@@ -186,6 +186,26 @@ class ArrayViews:
         if self.record.family is None:
             self.record.family = Family(self)
 
+    def fit(self: Any, spec: Spec, function: str) -> bool:
+        """Have another dtype or shape in the memory that others have, too; False: there is none.
+
+        Raises:
+            ShapeError: The size is another one, and it is a part of a larger array's memory.
+        """
+        family = self.record.family
+        if family is None or (self.spec.size != spec.size and not family.is_part(self)):
+            return False
+        if self.spec.size != spec.size:
+            raise ShapeError(
+                f"{function}: outputs is {self.spec}, which shares its memory with other arrays, "
+                f"and the result is {spec} now"
+            )
+        self.cast(spec.dtype)
+        if self.spec is not spec:
+            own = self.record.own
+            self.become(_sharing(self, own, own.reshape(spec.shape)))
+        return True
+
     def take_over(self: Any, result: NdArray) -> None:
         """Be a result of the same shape, and let what shares this memory have it too."""
         if not self.record.version or (self.spec is not result.spec and self.record.own is None):

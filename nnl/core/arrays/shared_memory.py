@@ -39,6 +39,11 @@ class Family:
         """Those of them that are not this same array, or one that has become it."""
         return [m for m in self.alive() if m.bufs is not nd.bufs]
 
+    def is_part(self, nd: Any) -> bool:
+        """Whether it lies in memory that is another one's."""
+        root = self.root()
+        return bool(self.others(nd)) and (root is None or root.bufs is not nd.bufs)
+
     def written(self, nd: Any, space: str, buf: Any) -> tuple[str, Any]:
         """Where one of them that is written is held: on the host, where the others see it."""
         if self.others(nd):
@@ -64,10 +69,9 @@ class Family:
         Raises:
             ValueError: The array is itself a part.
         """
-        root = self.root()
         if not self.others(nd):
             return False
-        if root is None or root.bufs is not nd.bufs:
+        if self.is_part(nd):
             raise ValueError(
                 f"clear: {nd.spec} is a part of the memory of another array: clear that one, or "
                 "write zeros with zero()"

@@ -21,18 +21,14 @@ def infer_again(nodes: Iterable[Node]) -> None:
         specs = tuple([None if v is None else v.current_spec for v in node.inputs])
         try:
             node.out_specs = bind(node.op, node.attrs, node.target, specs).out_specs
+            if node.outs is None:  # recorded in dynamic mode
+                node.outs = tuple([NdArray.unwritten(s) for s in node.out_specs])
+            for nd, spec in zip(node.outs, node.out_specs, strict=True):
+                if nd.spec is not spec and not nd.fit(spec, node.op.name):
+                    nd.spec, nd.bufs, nd.record = spec, {}, PLAIN
         except (ValueError, TypeError) as e:
             tell(e, node.op.name, node.label)
             raise
-        if node.outs is None:  # recorded in dynamic mode
-            node.outs = tuple([NdArray.unwritten(s) for s in node.out_specs])
-        for nd, spec in zip(node.outs, node.out_specs, strict=True):
-            if nd.spec is spec:
-                continue
-            if nd.record.family is not None and nd.spec.shape == spec.shape:
-                nd.cast(spec.dtype)  # where it lies: others read it there
-            else:
-                nd.spec, nd.bufs, nd.record = spec, {}, PLAIN
 
 
 def _counted_again(node: Node) -> Any:
