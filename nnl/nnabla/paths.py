@@ -56,7 +56,7 @@ PATHS: dict[str, tuple[str, ...]] = {
         "nnl.converters.nnp.graph_capture: create_graph_from_variable",
         "nnl.converters.nnp.graph_def: ProtoFunction ProtoGraph ProtoNetwork ProtoVariable",
         "nnl.converters.nnp.graph_def_files: load save",
-        "nnl.converters.nnp.graph_executor: ProtoExecutor",
+        "nnl.converters.nnp.graph_def_files: ProtoExecutor",
         "nnl.converters.nnp.graph_recorder: get_default_graph get_default_graph_by_variable graph"
         " graph_name reset_default_graph",
     ),

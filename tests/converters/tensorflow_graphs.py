@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.tensorflow.building import add_node
-from nnl.converters.tensorflow.messages import messages
+from nnl.converters.tensorflow.messages import add_node, messages
 from tests.graph.saved import normal
 
 FLOAT = np.dtype(np.float32)

@@ -14,8 +14,7 @@ import pytest
 
 import nnl as nn
 from nnl.converters.nnp import members as module
-from nnl.converters.nnp.checksum import crc32
-from nnl.converters.nnp.members import ArrayLocation, Member, members
+from nnl.converters.nnp.members import ArrayLocation, Member, crc32, members
 from nnl.utils.load import load
 from nnl.utils.save import save
 

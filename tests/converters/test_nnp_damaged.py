@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import nnl as nn
-from nnl.converters.nnp import initial_values, members
+from nnl.converters.nnp import building, members
 from nnl.converters.nnp.messages import messages, parse
 from nnl.converters.nnp.parameter_files import set_parameter_from_proto
 from nnl.converters.weights import read_weights
@@ -43,7 +43,7 @@ def test_hostile_archives_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(members, "SUSPICIOUS", 1000)
     with pytest.raises(ValueError, match="'a.h5' claims 1000000 bytes out of"):
         load(archive_of(**{"a.h5": bytes(1000000)}), extension=".nnp")
-    assert initial_values.MAX_ELEMENTS < members.SUSPICIOUS**4  # both bounds are finite
+    assert building.MAX_ELEMENTS < members.SUSPICIOUS**4  # both bounds are finite
 
 
 def test_hdf5_files_do_not_read_other_files(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ ort = pytest.importorskip("onnxruntime")
 
 from onnx import TensorProto, helper  # noqa: E402
 
-from nnl.converters.onnx.importing.resizing import as_interpolate  # noqa: E402
+from nnl.converters.onnx.importing.image import as_interpolate  # noqa: E402
 from nnl.converters.onnx.running.onnx_model import load  # noqa: E402
 
 KINDS = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")

@@ -21,8 +21,7 @@ from nnl.converters.formats import read_model
 from nnl.converters.networks.lowering import CannotLower
 from nnl.converters.networks.model import Network
 from nnl.converters.runtimes.tensorflow import TensorFlow, python_with_tensorflow
-from nnl.converters.tensorflow.messages import parse
-from nnl.converters.tensorflow.tensors import dtype_of_code
+from nnl.converters.tensorflow.messages import dtype_of_code, parse
 from nnl.converters.tensorflow.writing import operators, writer
 from nnl.core.ops.op import OPS
 from tests.cli.test_convert import write_network

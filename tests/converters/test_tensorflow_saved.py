@@ -19,10 +19,8 @@ from nnl.converters.formats import read_model
 from nnl.converters.runtimes import tensorflow as worker_module
 from nnl.converters.runtimes.tensorflow import TensorFlow, python_with_tensorflow
 from nnl.converters.tensorflow import checkpoint, table
-from nnl.converters.tensorflow.building import shape_proto
 from nnl.converters.tensorflow.checkpoint import Checkpoint
-from nnl.converters.tensorflow.messages import TensorFlowError, messages
-from nnl.converters.tensorflow.tensors import proto_of
+from nnl.converters.tensorflow.messages import TensorFlowError, messages, proto_of, shape_proto
 from nnl.converters.tensorflow.writing import writer
 from nnl.data.crc32c import crc32c, masked
 from tests.cli.test_convert import write_network
@@ -289,7 +287,7 @@ def test_the_command_writes_all_forms(tmp_path: Path, capsys: Any) -> None:
 
 
 def test_constants_of_a_message_are_read_whole() -> None:
-    from nnl.converters.tensorflow.tensors import array_of
+    from nnl.converters.tensorflow.messages import array_of
 
     for array in (np.array([[1.5, -2]], np.float16), np.array(["a", "b"], object)):
         whole = array if array.dtype.kind != "O" else np.array([b"a", b"b"], object)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nnl.converters.tflite.file import dense
 from nnl.converters.tflite.flatbuffer import Damaged
 from nnl.converters.tflite.reader import TfliteFile
-from nnl.converters.tflite.sparse import dense
 from tests.converters.tflite_files import RNG, Made, agrees, interpreter, invoked, normal
 
 

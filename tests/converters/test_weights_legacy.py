@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from nnl.converters.weights import read_weights
-from nnl.converters.weights.legacy_pytorch import MAGIC
 from nnl.converters.weights.pickle_reader import read_pickles
+from nnl.converters.weights.pytorch import MAGIC
 from tests.converters.test_weights import arrays
 
 torch = pytest.importorskip("torch")

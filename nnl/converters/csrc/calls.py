@@ -8,8 +8,21 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from nnl.converters.csrc.loops import COPY, Loop, Pattern, dense, instructions, stretched
-from nnl.converters.csrc.steps import Call, Key, Read, Sizes, Window, Work, Written
+from nnl.converters.csrc.loops import (
+    COPY,
+    Call,
+    Key,
+    Loop,
+    Pattern,
+    Read,
+    Sizes,
+    Window,
+    Work,
+    Written,
+    dense,
+    instructions,
+    stretched,
+)
 from nnl.core.graph.node import Node
 from nnl.core.ops.elementwise import is_elementwise, program_of
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from nnl.converters.csrc.calls import steps_of
 from nnl.converters.csrc.int8 import quantized
-from nnl.converters.csrc.loops import COPY, Loop, dense, read, written
-from nnl.converters.csrc.steps import Call, Key, Read, Work
+from nnl.converters.csrc.loops import COPY, Call, Key, Loop, Read, Work, dense, read, written
 from nnl.converters.networks.lowering import Lowered
 from nnl.converters.networks.scale import Scale
 from nnl.core.graph.node import Value

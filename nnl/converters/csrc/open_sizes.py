@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.csrc.loops import number
+from nnl.converters.csrc.loops import Key, number
 from nnl.converters.csrc.memory import Plan
-from nnl.converters.csrc.steps import Key
 from nnl.converters.networks.lowering import Lowered
 from nnl.graph.program.sizes import Dim, Expression, Solver, Unexplained, Vector
 

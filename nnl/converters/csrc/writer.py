@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.csrc.calibration import ranges_of
 from nnl.converters.csrc.calls import KERNELS
-from nnl.converters.csrc.loops import Loop, read, written
+from nnl.converters.csrc.int8 import ranges_of
+from nnl.converters.csrc.loops import Call, Key, Loop, Read, Work, Written, read, written
 from nnl.converters.csrc.memory import Plan, plan
 from nnl.converters.csrc.names import distinct, identifier, string
 from nnl.converters.csrc.open_sizes import OpenSizes
-from nnl.converters.csrc.steps import Call, Key, Read, Work, Written
 from nnl.converters.csrc.target import target
 from nnl.converters.networks.lowering import Lowered, lower
 from nnl.converters.networks.model import Model, Network

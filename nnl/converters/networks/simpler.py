@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nnl.converters.rules import arrays, functions, linear_maps, losses, recurrent
+from nnl.converters.rules import functions, linear_maps, losses, recurrent
 
 SIMPLER: dict[str, Callable[..., Any]] = {
     **functions.RULES,
-    **arrays.RULES,
     **linear_maps.RULES,
     **losses.RULES,
     **recurrent.RULES,

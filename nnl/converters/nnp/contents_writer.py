@@ -8,7 +8,7 @@ from typing import Any
 
 from nnl.converters.nnp.messages import messages
 from nnl.converters.nnp.network_writer import WrittenNetwork
-from nnl.converters.nnp.schedules import write_scheduler
+from nnl.converters.nnp.solver_files import write_scheduler
 from nnl.core.graph.variable import Variable
 from nnl.core.settings.context import Context
 from nnl.solvers.base import Solver

@@ -15,8 +15,15 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from nnl.converters.nnp.checksum import crc32
 from nnl.ext.native import empty, library
+
+
+def crc32(data: Any, before: int = 0) -> int:
+    """The CRC-32 of bytes that follow others whose CRC-32 is `before`."""
+    native = library()
+    found: int = (zlib if native is None else native).crc32(data, before)
+    return found
+
 
 MAX_RATIO = 200  # what is larger than this times its compressed size, and than SUSPICIOUS,
 SUSPICIOUS = 2**28  # bytes, is no network: weights hardly get smaller

@@ -12,12 +12,12 @@ from typing import Any
 
 from nnl.converters.nnp.archive import Content, Files, read_files
 from nnl.converters.nnp.building import NewParameters, build_networks
-from nnl.converters.nnp.datasets import read_dataset
 from nnl.converters.nnp.training_reader import (
     context_of,
     link_executor,
     link_monitor,
     link_optimizer,
+    read_dataset,
     restore_optimizer_state,
     training_config,
 )

@@ -13,9 +13,16 @@ import numpy as np
 
 from nnl.converters.onnx.values.values import check_size
 from nnl.converters.tensorflow import table
-from nnl.converters.tensorflow.building import shape_proto
-from nnl.converters.tensorflow.messages import TensorFlowError, messages, parse
-from nnl.converters.tensorflow.tensors import array_of, code_of_dtype, dtype_of_code, sizes_of
+from nnl.converters.tensorflow.messages import (
+    TensorFlowError,
+    array_of,
+    code_of_dtype,
+    dtype_of_code,
+    messages,
+    parse,
+    shape_proto,
+    sizes_of,
+)
 from nnl.data.crc32c import masked
 
 _MOST_SHARDS = 10**5

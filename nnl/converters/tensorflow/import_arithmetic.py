@@ -27,9 +27,8 @@ from nnl.converters.onnx.values.values import (
     var,
 )
 from nnl.converters.tensorflow.interpreter import Unsupported, tf_import
-from nnl.converters.tensorflow.messages import TensorFlowError
+from nnl.converters.tensorflow.messages import TensorFlowError, dtype_of_code
 from nnl.converters.tensorflow.shared import onnx
-from nnl.converters.tensorflow.tensors import dtype_of_code
 from nnl.core.graph.dispatch import apply
 from nnl.core.graph.variable import Variable
 

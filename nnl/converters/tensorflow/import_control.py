@@ -12,8 +12,7 @@ from nnl.converters.onnx.importing.control import stacked
 from nnl.converters.onnx.importing.shape import joined, part
 from nnl.converters.onnx.values.values import ints, reshape, scalar, shape_of
 from nnl.converters.tensorflow.interpreter import DEAD, HANDLERS, Unsupported, tf_import
-from nnl.converters.tensorflow.messages import TensorFlowError
-from nnl.converters.tensorflow.tensors import dtype_of_code, sizes_of
+from nnl.converters.tensorflow.messages import TensorFlowError, dtype_of_code, sizes_of
 
 MAX_LENGTH = 2**16  # of an array of tensors
 

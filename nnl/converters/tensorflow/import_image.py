@@ -10,7 +10,7 @@ import numpy as np
 
 import nnl.functions as F
 from nnl.converters.networks.windows import full_sizes, reach, same_padding
-from nnl.converters.onnx.importing.resizing import along, resized
+from nnl.converters.onnx.importing.image import along, resized
 from nnl.converters.onnx.values.values import (
     dtype_of,
     ints,

@@ -28,9 +28,8 @@ from nnl.converters.onnx.values.values import (
     var,
 )
 from nnl.converters.tensorflow.interpreter import Unsupported, is_table, tf_import
-from nnl.converters.tensorflow.messages import TensorFlowError
+from nnl.converters.tensorflow.messages import TensorFlowError, array_of, dtype_of_code
 from nnl.converters.tensorflow.shared import onnx
-from nnl.converters.tensorflow.tensors import array_of, dtype_of_code
 from nnl.core.settings.context import STATE
 
 MAX_PARTS = 2**16  # of a value that is taken apart

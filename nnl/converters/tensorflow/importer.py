@@ -18,8 +18,13 @@ from nnl.converters.tensorflow import import_loops as _l  # noqa: F401
 from nnl.converters.tensorflow import import_shape as _s  # noqa: F401
 from nnl.converters.tensorflow.graph import Edge, Graph, Library, Node, edge_of, graph_of
 from nnl.converters.tensorflow.interpreter import HANDLERS, Interpreter, Scope, Unsupported
-from nnl.converters.tensorflow.messages import TensorFlowError, parse
-from nnl.converters.tensorflow.tensors import RESOURCE, dtype_of_code, sizes_of
+from nnl.converters.tensorflow.messages import (
+    RESOURCE,
+    TensorFlowError,
+    dtype_of_code,
+    parse,
+    sizes_of,
+)
 from nnl.core.parameters.parameter import parameter_scope
 
 _INPUTS = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")

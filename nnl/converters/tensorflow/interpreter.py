@@ -16,8 +16,7 @@ from nnl.converters.onnx.file.errors import DAMAGE
 from nnl.converters.onnx.values.values import array, is_var, known, scalar, tagged, var
 from nnl.converters.tensorflow.axes import Axes
 from nnl.converters.tensorflow.graph import Edge, Graph, Library, Node
-from nnl.converters.tensorflow.messages import TensorFlowError
-from nnl.converters.tensorflow.tensors import dtype_of_code
+from nnl.converters.tensorflow.messages import TensorFlowError, dtype_of_code
 from nnl.core.graph.variable import Variable
 from nnl.core.interpreters.interpreter import EAGER
 from nnl.core.ops.op import OPS

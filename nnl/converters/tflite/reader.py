@@ -22,8 +22,7 @@ from nnl.converters.networks.model import Built, Network
 from nnl.converters.networks.open_sizes import OpenSizes, named
 from nnl.converters.onnx.file.errors import OnnxError
 from nnl.converters.tensorflow.messages import TensorFlowError
-from nnl.converters.tflite import import_complex as _c  # noqa: F401  register importers
-from nnl.converters.tflite import import_control as _g  # noqa: F401
+from nnl.converters.tflite import import_control as _g  # noqa: F401  register importers
 from nnl.converters.tflite import import_elementwise as _e  # noqa: F401
 from nnl.converters.tflite import import_recurrent as _r  # noqa: F401
 from nnl.converters.tflite import import_shapes as _s  # noqa: F401

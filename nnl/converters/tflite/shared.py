@@ -14,7 +14,7 @@ from nnl.converters.tensorflow import import_image as _i  # noqa: F401
 from nnl.converters.tensorflow import import_shape as _s  # noqa: F401
 from nnl.converters.tensorflow.axes import Axes
 from nnl.converters.tensorflow.interpreter import HANDLERS
-from nnl.converters.tensorflow.tensors import code_of_dtype
+from nnl.converters.tensorflow.messages import code_of_dtype
 from nnl.converters.tflite.building import Builder, Value, reads
 from nnl.converters.tflite.tensorflow_names import IN_TENSORFLOW
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from nnl.converters.onnx.importing.image import matrix
 from nnl.converters.onnx.importing.layers.convolution import window
 from nnl.converters.onnx.importing.layers.pooling import Windows
-from nnl.converters.onnx.importing.resizing import matrix
 from nnl.deep500.arrays.primitives import Primitives
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import nnl.functions as F
 import nnl.workspace as ws
 from nnl.converters.onnx.values.values import dtype_of, is_var, scalar, tagged, var
-from nnl.converters.tensorflow.tensors import code_of_dtype
+from nnl.converters.tensorflow.messages import code_of_dtype
 from nnl.dialects.tensorflow.operation import Call, as_dtype, convert, handled, made
 from nnl.dialects.tensorflow.shapes import TensorShape, sizes_of
 from nnl.dialects.tensorflow.table import N, cast, defined, named, pair, tensor, whole

@@ -13,7 +13,7 @@ from nnl.converters.onnx.values.values import _NeedsNumber, array, dtype_of, is_
 from nnl.converters.tensorflow import importer as _importer  # noqa: F401  registers importers
 from nnl.converters.tensorflow.graph import Library
 from nnl.converters.tensorflow.interpreter import HANDLERS, Interpreter
-from nnl.converters.tensorflow.tensors import code_of_dtype, dtype_of_code
+from nnl.converters.tensorflow.messages import code_of_dtype, dtype_of_code
 from nnl.core.interpreters.interpreter import EAGER
 from nnl.core.interpreters.switches import auto_forward
 from nnl.core.ops.op import OPS

@@ -9,7 +9,7 @@ import inspect
 import numpy as np
 
 import nnl.workspace as ws
-from nnl.converters.tensorflow.tensors import code_of_dtype
+from nnl.converters.tensorflow.messages import code_of_dtype
 from nnl.dialects.tensorflow.graph import N, Names
 from nnl.dialects.tensorflow.operation import EVERY, as_dtype, constant, convert, handled
 from nnl.dialects.tensorflow.shapes import TensorShape

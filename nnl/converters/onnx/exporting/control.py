@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.onnx.exporting.arrays.reduction import opened
 from nnl.converters.onnx.exporting.nodes.context import Exporter, Refused
 from nnl.converters.onnx.exporting.nodes.tensor import Call, Subgraph, Tensor
+from nnl.converters.onnx.exporting.reduction import opened
 from nnl.converters.onnx.file.registry import onnx_export
 from nnl.core.graph.node import capture
 from nnl.core.interpreters.interpreter import STATIC

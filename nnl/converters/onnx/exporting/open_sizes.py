@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nnl.converters.networks.open_operators import Opener
-from nnl.converters.onnx.exporting.arrays.layout import LAST
+from nnl.converters.onnx.exporting.layout import LAST
 from nnl.converters.onnx.exporting.nodes.context import Exporter
 from nnl.converters.onnx.exporting.nodes.tensor import NodeRecord, Subgraph, Tensor
 from nnl.graph.program.sizes import Solver, Unexplained, Vector, shown

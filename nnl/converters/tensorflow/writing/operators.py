@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.tensorflow.building import add_node
-from nnl.converters.tensorflow.messages import messages
+from nnl.converters.tensorflow.messages import add_node, messages
 from nnl.converters.tflite.graph import Op, Tensor
 from nnl.converters.tflite.schema import ACTIVATIONS, SAME
 from nnl.converters.tflite.tensorflow_names import DIRECT

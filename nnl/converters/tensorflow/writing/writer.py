@@ -11,9 +11,7 @@ import numpy as np
 
 from nnl.converters.networks.model import Network
 from nnl.converters.tensorflow import checkpoint
-from nnl.converters.tensorflow.building import shape_proto
-from nnl.converters.tensorflow.messages import SERVING, messages
-from nnl.converters.tensorflow.tensors import code_of_dtype
+from nnl.converters.tensorflow.messages import SERVING, code_of_dtype, messages, shape_proto
 from nnl.converters.tensorflow.writing.operators import Builder
 from nnl.converters.tflite.writer import TARGET as LITE
 from nnl.converters.tflite.writer import Emitted, emitted

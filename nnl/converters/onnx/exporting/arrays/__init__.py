@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Exporters of functions of arrays: element by element, moved, reduced, multiplied."""
