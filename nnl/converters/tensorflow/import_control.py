@@ -11,7 +11,13 @@ import numpy as np
 from nnl.converters.onnx.importing.control import stacked
 from nnl.converters.onnx.importing.shape import joined, part
 from nnl.converters.onnx.values.values import ints, reshape, scalar, shape_of
-from nnl.converters.tensorflow.interpreter import DEAD, HANDLERS, Unsupported, tf_import
+from nnl.converters.tensorflow.interpreter import (
+    DEAD,
+    HANDLERS,
+    Handler,
+    Unsupported,
+    tf_import,
+)
 from nnl.converters.tensorflow.messages import TensorFlowError, dtype_of_code, sizes_of
 
 MAX_LENGTH = 2**16  # of an array of tensors
@@ -32,18 +38,6 @@ def merge(ctx: Any, node: Any, *xs: Any) -> Any:
     """The value that there is."""
     at = next(i for i, x in enumerate(xs) if x is not DEAD)
     return [xs[at], np.int32(at)]
-
-
-@tf_import("Enter", "RefEnter", "NextIteration", "RefNextIteration", "LoopCond")
-def passed(ctx: Any, node: Any, x: Any) -> Any:
-    """The value itself."""
-    return [x]
-
-
-@tf_import("Exit", "RefExit")
-def leave(ctx: Any, node: Any) -> Any:
-    """What goes around in a loop, after its last turn."""
-    return list(ctx.leave(ctx.scope, node))
 
 
 # ---- version 2 ----
@@ -142,75 +136,9 @@ def _values(node: Any, items: Any) -> list[Any]:
     return [zeros if v is None else v for v in items]
 
 
-@tf_import("TensorListReserve")
-def list_reserve(ctx: Any, node: Any, shape: Any, length: Any) -> Any:
-    """An array of so many tensors."""
-    return [(None,) * _length(length)]
-
-
-@tf_import("EmptyTensorList")
-def list_empty(ctx: Any, node: Any, shape: Any, most: Any) -> Any:
-    """An array without tensors."""
-    return [()]
-
-
-@tf_import("TensorListFromTensor")
-def list_from(ctx: Any, node: Any, x: Any, shape: Any) -> Any:
-    """The parts of x along its first axis."""
-    return [Elements(x)]
-
-
 def _parts(x: Any) -> tuple[Any, ...]:
     sizes = shape_of(x)
     return tuple(reshape(part(x, 0, i, i + 1), sizes[1:]) for i in range(sizes[0]))
-
-
-@tf_import("TensorListGetItem")
-def list_get(ctx: Any, node: Any, items: Any, index: Any, shape: Any) -> Any:
-    """One element."""
-    return [_values(node, items)[_at(items, index, len(items))]]
-
-
-@tf_import("TensorListSetItem")
-def list_set(ctx: Any, node: Any, items: Any, index: Any, value: Any) -> Any:
-    """The array with one element changed."""
-    return [_written(items, index, value)]
-
-
-@tf_import("TensorListPushBack")
-def list_push(ctx: Any, node: Any, items: Any, value: Any) -> Any:
-    """The array with one element more."""
-    return [(*_tuple(items), value)]
-
-
-@tf_import("TensorListLength")
-def list_length(ctx: Any, node: Any, items: Any) -> Any:
-    """How many elements there are."""
-    return np.array(len(items), np.int32)
-
-
-@tf_import("TensorListStack")
-def list_stack(ctx: Any, node: Any, items: Any, shape: Any) -> Any:
-    """All elements along a new first axis."""
-    return items.whole if isinstance(items, Elements) else stacked(_values(node, items), 0)
-
-
-@tf_import("TensorArrayV3")
-def array_new(ctx: Any, node: Any, length: Any) -> Any:
-    """A name for an array, and the array."""
-    return [np.array(0, np.int32), (None,) * _length(length)]
-
-
-@tf_import("TensorArrayReadV3")
-def array_read(ctx: Any, node: Any, handle: Any, index: Any, items: Any) -> Any:
-    """One element."""
-    return [_values(node, items)[_at(items, index, len(items))]]
-
-
-@tf_import("TensorArrayWriteV3")
-def array_write(ctx: Any, node: Any, handle: Any, index: Any, value: Any, items: Any) -> Any:
-    """The array with one element changed."""
-    return [_written(items, index, value)]
 
 
 @tf_import("TensorArrayScatterV3")
@@ -233,12 +161,6 @@ def array_concat(ctx: Any, node: Any, handle: Any, items: Any) -> Any:
     """Elements behind each other."""
     values = _values(node, items)
     return [joined(values, 0), np.array([shape_of(v)[0] for v in values], np.int64)]
-
-
-@tf_import("TensorArraySizeV3")
-def array_size(ctx: Any, node: Any, handle: Any, items: Any) -> Any:
-    """How many elements there are."""
-    return np.array(len(items), np.int32)
 
 
 # ---- variables: a text names one, `state` has its value ----
@@ -293,3 +215,34 @@ def restore(ctx: Any, node: Any, prefix: Any, names: Any, slices: Any = None) ->
         raise Unsupported("reads a checkpoint, and there is none")
     keys = [n.decode() if isinstance(n, bytes) else str(n) for n in np.reshape(names, -1)]
     return [ctx.files(key) for key in keys]
+
+
+# ---- operators that are one expression ----
+
+_EXPRESSIONS: dict[str, Handler] = {
+    "Enter RefEnter NextIteration RefNextIteration LoopCond": lambda ctx, node, x: [x],
+    "Exit RefExit": lambda ctx, node: list(ctx.leave(ctx.scope, node)),
+    "TensorListReserve": lambda ctx, node, shape, length: [(None,) * _length(length)],
+    "EmptyTensorList": lambda ctx, node, shape, most: [()],
+    "TensorListFromTensor": lambda ctx, node, x, shape: [Elements(x)],
+    "TensorListGetItem": lambda ctx, node, items, index, shape: [
+        _values(node, items)[_at(items, index, len(items))]
+    ],
+    "TensorListSetItem": lambda ctx, node, items, index, value: [_written(items, index, value)],
+    "TensorListPushBack": lambda ctx, node, items, value: [(*_tuple(items), value)],
+    "TensorListLength": lambda ctx, node, items: np.array(len(items), np.int32),
+    "TensorListStack": lambda ctx, node, items, shape: (
+        items.whole if isinstance(items, Elements) else stacked(_values(node, items), 0)
+    ),
+    "TensorArrayV3": lambda ctx, node, length: [np.array(0, np.int32), (None,) * _length(length)],
+    "TensorArrayReadV3": lambda ctx, node, handle, index, items: [
+        _values(node, items)[_at(items, index, len(items))]
+    ],
+    "TensorArrayWriteV3": lambda ctx, node, handle, index, value, items: [
+        _written(items, index, value)
+    ],
+    "TensorArraySizeV3": lambda ctx, node, handle, items: np.array(len(items), np.int32),
+}
+
+for _names, _expression in _EXPRESSIONS.items():
+    tf_import(*_names.split())(_expression)

@@ -27,7 +27,7 @@ from nnl.converters.onnx.values.values import (
     tagged,
     var,
 )
-from nnl.converters.tensorflow.interpreter import Unsupported, is_table, tf_import
+from nnl.converters.tensorflow.interpreter import Handler, Unsupported, is_table, tf_import
 from nnl.converters.tensorflow.messages import TensorFlowError, array_of, dtype_of_code
 from nnl.converters.tensorflow.shared import onnx
 from nnl.core.settings.context import STATE
@@ -35,43 +35,10 @@ from nnl.core.settings.context import STATE
 MAX_PARTS = 2**16  # of a value that is taken apart
 
 
-@tf_import("Const")
-def const(ctx: Any, node: Any) -> Any:
-    """The value of the node's attribute."""
-    return array_of(node.attr("value"))
-
-
 @tf_import("Placeholder", "PlaceholderV2")
 def placeholder(ctx: Any, node: Any) -> Any:
     """An input that nobody has given."""
     raise TensorFlowError("it has no value: name it with --inputs")
-
-
-@tf_import(
-    "CheckNumerics",
-    "EnsureShape",
-    "Identity",
-    "PlaceholderWithDefault",
-    "PreventGradient",
-    "RefIdentity",
-    "Snapshot",
-    "StopGradient",
-)
-def identity(ctx: Any, node: Any, x: Any, *rest: Any) -> Any:
-    """The value itself, of any kind."""
-    return [x]
-
-
-@tf_import("IdentityN")
-def identity_n(ctx: Any, node: Any, *xs: Any) -> Any:
-    """The values themselves."""
-    return list(xs)
-
-
-@tf_import("NoOp", "Assert", "Print", "PrintV2", "ControlTrigger")
-def nothing(ctx: Any, node: Any, *xs: Any) -> Any:
-    """No value."""
-    return []
 
 
 # ---- sizes ----
@@ -81,36 +48,6 @@ def nothing(ctx: Any, node: Any, *xs: Any) -> Any:
 def shape(ctx: Any, node: Any, x: Any) -> Any:
     """Sizes of x."""
     return np.array(shape_of(x), dtype_of_code(node.attr("out_type", 3)))
-
-
-@tf_import("ShapeN")
-def shape_n(ctx: Any, node: Any, *xs: Any) -> Any:
-    """Sizes of each value."""
-    return [shape(ctx, node, x) for x in xs]
-
-
-@tf_import("Rank")
-def rank(ctx: Any, node: Any, x: Any) -> Any:
-    """Number of axes."""
-    return np.array(len(shape_of(x)), np.int32)
-
-
-@tf_import("Size")
-def size(ctx: Any, node: Any, x: Any) -> Any:
-    """Number of elements."""
-    return np.array(math.prod(shape_of(x)), dtype_of_code(node.attr("out_type", 3)))
-
-
-@tf_import("BroadcastArgs")
-def broadcast_args(ctx: Any, node: Any, x: Any, y: Any) -> Any:
-    """The shape to which two shapes are broadcast."""
-    return np.array(np.broadcast_shapes(ints(x), ints(y)), dtype_of(x))
-
-
-@tf_import("Reshape")
-def reshape_(ctx: Any, node: Any, x: Any, to: Any) -> Any:
-    """x in another shape; -1 takes what is left."""
-    return reshaped(x, ints(to, "the shape"), True)
 
 
 @tf_import("Squeeze")
@@ -125,12 +62,6 @@ def squeeze(ctx: Any, node: Any, x: Any) -> Any:
     return reshape(source, shape_of(y)) if left == sorted(left) and is_var(x) else y
 
 
-@tf_import("ExpandDims")
-def expand_dims(ctx: Any, node: Any, x: Any, axis: Any) -> Any:
-    """x with a new axis of size 1."""
-    return onnx("Unsqueeze", x, np.array(ints(axis, "the axis")))
-
-
 @tf_import("Transpose")
 def transpose(ctx: Any, node: Any, x: Any, axes: Any) -> Any:
     """x with its axes in another order."""
@@ -139,18 +70,6 @@ def transpose(ctx: Any, node: Any, x: Any, axes: Any) -> Any:
     if sorted(a % max(n, 1) for a in order) != list(range(n)):
         raise TensorFlowError(f"orders {n} axes as {order}")
     return ctx.axes.transposed(x, [a % n for a in order])
-
-
-@tf_import("BroadcastTo")
-def broadcast_to(ctx: Any, node: Any, x: Any, to: Any) -> Any:
-    """x stretched to a shape."""
-    return broadcast(x, check_size(ints(to, "the shape")))
-
-
-@tf_import("Tile")
-def tile(ctx: Any, node: Any, x: Any, times: Any) -> Any:
-    """x repeated along its axes."""
-    return x if all(n == 1 for n in ints(times)) else onnx("Tile", x, times)
 
 
 @tf_import("Fill")
@@ -177,12 +96,6 @@ def concat(ctx: Any, node: Any, *xs: Any) -> Any:
     return ctx.axes.transposed(y, order)
 
 
-@tf_import("Pack")
-def pack(ctx: Any, node: Any, *xs: Any) -> Any:
-    """Values of one shape along a new axis."""
-    return stacked(list(xs), node.attr("axis", 0))
-
-
 @tf_import("Unpack")
 def unpack(ctx: Any, node: Any, x: Any) -> Any:
     """The parts of x along an axis, which goes."""
@@ -190,12 +103,6 @@ def unpack(ctx: Any, node: Any, x: Any) -> Any:
     sizes = list(shape_of(x))
     n = _parts(sizes.pop(axis))
     return [reshape(part(x, axis, i, i + 1), sizes) for i in range(n)]
-
-
-@tf_import("Split")
-def split(ctx: Any, node: Any, axis: Any, x: Any) -> Any:
-    """x cut into equal parts."""
-    return _cut(ctx, x, axis, [-1] * _parts(node.attr("num_split", 1)))
 
 
 def _parts(n: int) -> int:
@@ -207,12 +114,6 @@ def _parts(n: int) -> int:
     if not 0 <= n <= MAX_PARTS:
         raise TensorFlowError(f"makes {n} parts, wanted at most {MAX_PARTS}")
     return n
-
-
-@tf_import("SplitV")
-def split_v(ctx: Any, node: Any, x: Any, sizes: Any, axis: Any) -> Any:
-    """x cut into parts of given sizes."""
-    return _cut(ctx, x, axis, list(ints(sizes, "the sizes")))
 
 
 def _cut(ctx: Any, x: Any, axis: Any, sizes: list[int]) -> list[Any]:
@@ -321,12 +222,6 @@ def gather(ctx: Any, node: Any, x: Any, indices: Any, axis: Any = 0) -> Any:
     return tagged(y, dtype_of(x)) if is_var(y := take(x, indices, at)) else y
 
 
-@tf_import("GatherNd")
-def gather_nd(ctx: Any, node: Any, x: Any, indices: Any) -> Any:
-    """Parts of x at positions along the last axis of indices."""
-    return ctx.typed(onnx("GatherND", x, indices, batch_dims=0), node.attr("Tparams"))
-
-
 @tf_import("ScatterNd")
 def scatter_nd(ctx: Any, node: Any, indices: Any, updates: Any, to: Any) -> Any:
     """Zeros with values added at positions."""
@@ -365,23 +260,11 @@ def top_k(ctx: Any, node: Any, x: Any, k: Any = None) -> Any:
     return [values, index]
 
 
-@tf_import("Where")
-def where(ctx: Any, node: Any, x: Any) -> Any:
-    """Positions of what is true."""
-    return np.argwhere(array(x, "the condition")).astype(np.int64)
-
-
 @tf_import("Unique", "UniqueV2")
 def unique(ctx: Any, node: Any, x: Any, axis: Any = None) -> Any:
     """Distinct elements in their order, and where each went."""
     y, _, back, _ = onnx("Unique", x, sorted=0, axis=None)
     return [y, back.astype(dtype_of_code(node.attr("out_idx", 3)))]
-
-
-@tf_import("InvertPermutation")
-def invert_permutation(ctx: Any, node: Any, x: Any) -> Any:
-    """The order that undoes an order."""
-    return np.argsort(array(x)).astype(dtype_of(x))
 
 
 @tf_import("ReverseV2", "Reverse")
@@ -486,3 +369,41 @@ def batches(ctx: Any, node: Any, x: Any, block: Any, widths: Any) -> Any:
     for axis, ((low, high), m) in enumerate(zip(rows.tolist(), outer, strict=True), 1):
         y = part(y, axis, low, max(low, m - high))
     return y
+
+
+# ---- operators that are one expression ----
+
+_EXPRESSIONS: dict[str, Handler] = {
+    "Const": lambda ctx, node: array_of(node.attr("value")),
+    "CheckNumerics EnsureShape Identity PlaceholderWithDefault": lambda ctx, node, x, *rest: [x],
+    "PreventGradient RefIdentity Snapshot StopGradient": lambda ctx, node, x: [x],
+    "IdentityN": lambda ctx, node, *xs: list(xs),
+    "NoOp Assert Print PrintV2 ControlTrigger": lambda ctx, node, *xs: [],
+    "ShapeN": lambda ctx, node, *xs: [shape(ctx, node, x) for x in xs],
+    "Rank": lambda ctx, node, x: np.array(len(shape_of(x)), np.int32),
+    "Size": lambda ctx, node, x: np.array(
+        math.prod(shape_of(x)), dtype_of_code(node.attr("out_type", 3))
+    ),
+    "BroadcastArgs": lambda ctx, node, x, y: np.array(
+        np.broadcast_shapes(ints(x), ints(y)), dtype_of(x)
+    ),
+    "Reshape": lambda ctx, node, x, to: reshaped(x, ints(to, "the shape"), True),
+    "ExpandDims": lambda ctx, node, x, axis: onnx("Unsqueeze", x, np.array(ints(axis, "the axis"))),
+    "BroadcastTo": lambda ctx, node, x, to: broadcast(x, check_size(ints(to, "the shape"))),
+    "Tile": lambda ctx, node, x, times: (
+        x if all(n == 1 for n in ints(times)) else onnx("Tile", x, times)
+    ),
+    "Pack": lambda ctx, node, *xs: stacked(list(xs), node.attr("axis", 0)),
+    "Split": lambda ctx, node, axis, x: _cut(
+        ctx, x, axis, [-1] * _parts(node.attr("num_split", 1))
+    ),
+    "SplitV": lambda ctx, node, x, sizes, axis: _cut(ctx, x, axis, list(ints(sizes, "the sizes"))),
+    "GatherNd": lambda ctx, node, x, indices: ctx.typed(
+        onnx("GatherND", x, indices, batch_dims=0), node.attr("Tparams")
+    ),
+    "Where": lambda ctx, node, x: np.argwhere(array(x, "the condition")).astype(np.int64),
+    "InvertPermutation": lambda ctx, node, x: np.argsort(array(x)).astype(dtype_of(x)),
+}
+
+for _names, _expression in _EXPRESSIONS.items():
+    tf_import(*_names.split())(_expression)

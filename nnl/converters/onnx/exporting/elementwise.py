@@ -11,7 +11,7 @@ import numpy as np
 
 from nnl.converters.onnx.exporting.nodes.context import Exporter, Refused
 from nnl.converters.onnx.exporting.nodes.tensor import Call, Tensor
-from nnl.converters.onnx.file.registry import onnx_export
+from nnl.converters.onnx.file.registry import Handler, onnx_export
 from nnl.core.ops.op import OPS
 from nnl.functions.inq import powers_of_two
 from nnl.functions.linear_quantization import INTEGERS
@@ -19,17 +19,6 @@ from nnl.functions.linear_quantization import INTEGERS
 
 def scaled(ctx: Exporter, x: Tensor, factor: float) -> Tensor:
     return x if factor == 1.0 else ctx.emit("Mul", x, float(factor))
-
-
-@onnx_export("unlink", "clip_grad_by_value", "clip_grad_by_norm", "top_k_grad", "dropout")
-def passed_on(ctx: Exporter, call: Call) -> Tensor:
-    """Functions that only matter in training: the input as it is."""
-    return ctx.emit("Identity", call.x)
-
-
-@onnx_export("assign", "store")
-def source(ctx: Exporter, call: Call) -> Tensor:
-    return ctx.emit("Identity", call.input(1))
 
 
 _BINARY = {"maximum2": "Max", "minimum2": "Min"}
@@ -95,11 +84,6 @@ def logic(ctx: Exporter, call: Call) -> Tensor:
     return ctx.from_bool(y, call.dtypes[0])
 
 
-@onnx_export("logical_not")
-def logical_not(ctx: Exporter, call: Call) -> Tensor:
-    return ctx.from_bool(ctx.emit("Not", ctx.cast(call.x, np.bool_)), call.dtypes[0])
-
-
 _PREDICATES = {"isnan": "IsNaN", "isinf": "IsInf", "reset_nan": "IsNaN", "reset_inf": "IsInf"}
 
 
@@ -150,21 +134,6 @@ def sinc(ctx: Exporter, call: Call) -> Tensor:
     return choose(ctx, zero, 1.0, ctx.emit("Div", ctx.emit("Sin", x), choose(ctx, zero, 1.0, x)))
 
 
-@onnx_export("relu6")
-def relu6(ctx: Exporter, call: Call) -> Tensor:
-    return ctx.emit("Clip", call.x, 0.0, 6.0)
-
-
-@onnx_export("hard_tanh")
-def hard_tanh(ctx: Exporter, call: Call) -> Tensor:
-    return ctx.emit("Clip", call.x, -1.0, 1.0)
-
-
-@onnx_export("hard_sigmoid")
-def hard_sigmoid(ctx: Exporter, call: Call) -> Tensor:
-    return ctx.emit("HardSigmoid", call.x, alpha=0.2, beta=0.5)
-
-
 @onnx_export("prelu")
 def prelu(ctx: Exporter, call: Call) -> Tensor:
     x, slope = call.input(0), call.input(1)
@@ -197,11 +166,6 @@ def rounded(ctx: Exporter, x: Tensor) -> Tensor:
     return ctx.emit("Add", truncated(ctx, ctx.emit("Clip", twice, -1.0, 1.0)), whole)
 
 
-@onnx_export("round")
-def round_half_away(ctx: Exporter, call: Call) -> Tensor:
-    return rounded(ctx, call.x)
-
-
 @onnx_export("sign")
 def sign(ctx: Exporter, call: Call) -> Tensor:
     y = ctx.emit("Sign", call.x)
@@ -224,11 +188,6 @@ def bit_shift(ctx: Exporter, call: Call) -> Tensor:
     if np.dtype(x.dtype).kind != "u":
         raise Refused(f"ONNX shifts unsigned integers, x is {x.dtype}")
     return ctx.emit("BitShift", x, ctx.cast(shift, x.dtype), direction=call.attrs.direction)
-
-
-@onnx_export("binarize")
-def binarize(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
-    return ctx.expand(call, lambda a, x: OPS["sign"](x, alpha=a.quantize_zero_to))
 
 
 # ---- quantisation ----
@@ -315,3 +274,27 @@ def inq(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
         return inner.op(x, w, bias, **inner.as_dict())
 
     return ctx.expand(call, layer, x, weights, bias)
+
+
+# ---- functions that are one expression ----
+
+_EXPRESSIONS: dict[str, Handler] = {
+    # Functions that only matter in training: the input as it is.
+    "unlink clip_grad_by_value clip_grad_by_norm top_k_grad dropout": lambda ctx, call: ctx.emit(
+        "Identity", call.x
+    ),
+    "assign store": lambda ctx, call: ctx.emit("Identity", call.input(1)),
+    "logical_not": lambda ctx, call: ctx.from_bool(
+        ctx.emit("Not", ctx.cast(call.x, np.bool_)), call.dtypes[0]
+    ),
+    "relu6": lambda ctx, call: ctx.emit("Clip", call.x, 0.0, 6.0),
+    "hard_tanh": lambda ctx, call: ctx.emit("Clip", call.x, -1.0, 1.0),
+    "hard_sigmoid": lambda ctx, call: ctx.emit("HardSigmoid", call.x, alpha=0.2, beta=0.5),
+    "round": lambda ctx, call: rounded(ctx, call.x),
+    "binarize": lambda ctx, call: ctx.expand(
+        call, lambda a, x: OPS["sign"](x, alpha=a.quantize_zero_to)
+    ),
+}
+
+for _names, _expression in _EXPRESSIONS.items():
+    onnx_export(*_names.split())(_expression)

@@ -14,7 +14,7 @@ import numpy as np
 from nnl.converters.onnx.exporting.elementwise import choose
 from nnl.converters.onnx.exporting.nodes.context import Exporter
 from nnl.converters.onnx.exporting.nodes.tensor import Call, Tensor
-from nnl.converters.onnx.file.registry import onnx_export
+from nnl.converters.onnx.file.registry import Handler, onnx_export
 from nnl.core.settings.context import using
 
 LAST, BEFORE_FIRST = 2**63 - 1, -(2**63) + 1  # Slice cuts them off at the ends of the axis
@@ -28,11 +28,6 @@ def reshape(ctx: Exporter, call: Call) -> Tensor:
     if any(ctx.moves(y, axis) for axis in range(y.ndim)):  # it may be another shape at others
         return ctx.emit("Reshape", y, ctx.ints(*call.shape))
     return ctx.emit("Identity", y)
-
-
-@onnx_export("broadcast")
-def broadcast(ctx: Exporter, call: Call) -> Tensor:
-    return ctx.expand_to(call.x, call.shape)
 
 
 def wrapped(ctx: Exporter, index: Tensor, size: int) -> Tensor:
@@ -76,11 +71,6 @@ def trilu(ctx: Exporter, call: Call) -> Tensor:
         return ctx.emit("Trilu", x, ctx.constant(k, np.int64), upper=int(upper))
     ones = np.ones(x.sizes[-2:], bool)
     return choose(ctx, ctx.constant(np.triu(ones, k) if upper else np.tril(ones, k)), x, 0.0)
-
-
-@onnx_export("eye_like")
-def eye_like(ctx: Exporter, call: Call) -> Tensor:
-    return ctx.emit("EyeLike", call.x, k=call.attrs.k)
 
 
 @onnx_export("shape")
@@ -254,6 +244,13 @@ def random_choice(ctx: Exporter, call: Call) -> Tensor:
     return y if len(shape) == 1 else ctx.reshape(y, call.shape)
 
 
-@onnx_export("multinomial")
-def multinomial(ctx: Exporter, call: Call) -> Tensor:
-    return chosen(ctx, call, call.x, call.attrs.count)
+# ---- functions that are one expression ----
+
+_EXPRESSIONS: dict[str, Handler] = {
+    "broadcast": lambda ctx, call: ctx.expand_to(call.x, call.shape),
+    "eye_like": lambda ctx, call: ctx.emit("EyeLike", call.x, k=call.attrs.k),
+    "multinomial": lambda ctx, call: chosen(ctx, call, call.x, call.attrs.count),
+}
+
+for _names, _expression in _EXPRESSIONS.items():
+    onnx_export(*_names.split())(_expression)

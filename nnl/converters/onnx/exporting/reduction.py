@@ -10,7 +10,7 @@ import numpy as np
 from nnl.converters.onnx.exporting.elementwise import choose
 from nnl.converters.onnx.exporting.nodes.context import Exporter, Refused
 from nnl.converters.onnx.exporting.nodes.tensor import Call, Tensor
-from nnl.converters.onnx.file.registry import onnx_export
+from nnl.converters.onnx.file.registry import Handler, onnx_export
 from nnl.functions.einsum import parse
 
 _TOTALS = {"sum": "ReduceSum", "mean": "ReduceMean", "prod": "ReduceProd"}
@@ -190,11 +190,6 @@ def bool_scatter(ctx: Exporter, call: Call) -> Tensor:
     return ctx.emit("ScatterND", output, places, x)
 
 
-@onnx_export("nonzero")
-def nonzero(ctx: Exporter, call: Call) -> Tensor:
-    return opened(call, ctx.emit("NonZero", call.x, dtype=np.int64), axis=1)
-
-
 @onnx_export("unique")
 def unique(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
     a = call.attrs
@@ -251,11 +246,13 @@ def einsum(ctx: Exporter, call: Call) -> Tensor:
     return ctx.emit("Einsum", *call.inputs, equation=f"{','.join(terms)}->{out}")
 
 
-@onnx_export("batch_det")
-def batch_det(ctx: Exporter, call: Call) -> Tensor:
-    return ctx.emit("Det", call.x)
+# ---- functions that are one expression ----
 
+_EXPRESSIONS: dict[str, Handler] = {
+    "nonzero": lambda ctx, call: opened(call, ctx.emit("NonZero", call.x, dtype=np.int64), axis=1),
+    "batch_det": lambda ctx, call: ctx.emit("Det", call.x),
+    "batch_logdet": lambda ctx, call: ctx.emit("Log", ctx.emit("Abs", ctx.emit("Det", call.x))),
+}
 
-@onnx_export("batch_logdet")
-def batch_logdet(ctx: Exporter, call: Call) -> Tensor:
-    return ctx.emit("Log", ctx.emit("Abs", ctx.emit("Det", call.x)))
+for _names, _expression in _EXPRESSIONS.items():
+    onnx_export(*_names.split())(_expression)

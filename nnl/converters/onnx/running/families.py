@@ -19,7 +19,7 @@ _FAMILIES = (
     "layers.training",
     "signal",
     "image",
-    "quantized",
+    "layers.quantized",
     "layers.transformers",
     "learning.text",
     "learning.models",
