@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -53,6 +52,7 @@ COMPARED = {
     "less_equal": "LESS_EQUAL",
     "not_equal": "NOT_EQUAL",
 }
+REVERSED = {"r_sub_scalar": "SUB", "r_div_scalar": "DIV", "r_pow_scalar": "POW"}  # the number first
 LOGICAL = {"logical_and": "LOGICAL_AND", "logical_or": "LOGICAL_OR", "logical_xor": "NOT_EQUAL"}
 REDUCED = {
     "max": "REDUCE_MAX",
@@ -63,53 +63,54 @@ REDUCED = {
 }
 
 
-def _unary(name: str) -> Callable[..., Laid]:
-    return lambda g, node, x: g.unary(name, x)
-
-
-def _binary(name: str) -> Callable[..., Laid]:
-    return lambda g, node, x, y: g.binary(name, x, y)
-
-
-def _scalar(name: str) -> Callable[..., Laid]:
-    return lambda g, node, x: g.binary(name, x, node.attrs.val)
-
-
 def _number(g: Graph, truth: Laid) -> Laid:
     return Laid(g.cast(truth.tensor, FLOAT), truth.order)
 
 
-def _compared(name: str) -> Callable[..., Laid]:
-    def handler(g: Graph, node: Node, x: Laid, *ys: Laid) -> Laid:
-        y = ys[0] if ys else node.attrs.val
-        return _number(g, g.binary(name, x, y, dtype=bool))
-
-    return handler
+@says(*UNARY)
+def _unary(g: Graph, node: Node, x: Laid) -> Laid:
+    return g.unary(UNARY[node.op.name], x)
 
 
-def _logical(name: str) -> Callable[..., Laid]:
-    def handler(g: Graph, node: Node, x: Laid, *ys: Laid) -> Laid:
-        given = ys[0] if ys else bool(node.attrs.val)
-        x = Laid(g.truth(x.tensor), x.order)
-        y = Laid(g.truth(given.tensor), given.order) if isinstance(given, Laid) else given
-        return _number(g, g.binary(name, x, y, dtype=bool))
-
-    return handler
+@says(*BINARY)
+def _binary(g: Graph, node: Node, x: Laid, y: Laid) -> Laid:
+    return g.binary(BINARY[node.op.name], x, y)
 
 
-def _reduced(name: str) -> Callable[..., Any]:
-    def handler(g: Graph, node: Node, x: Laid) -> Any:
-        a = node.attrs
-        axes = tuple(range(x.rank)) if a.axes is None else a.axes
-        if not axes:
-            return Laid(g.op("ADD", x.tensor, 0), x.order)
-        y = None if getattr(a, "only_index", False) else g.reduced(name, x, axes, a.keep_dims)
-        if not getattr(a, "with_index", False) and y is not None:
-            return y
-        at = _index(g, node, x, axes)
-        return at if y is None else (y, at)
+@says(*SCALAR)
+def _scalar(g: Graph, node: Node, x: Laid) -> Laid:
+    return g.binary(SCALAR[node.op.name], x, node.attrs.val)
 
-    return handler
+
+@says(*REVERSED)
+def _reversed(g: Graph, node: Node, x: Laid) -> Laid:
+    one = g.constant(node.attrs.val, FLOAT)
+    return Laid(g.op(REVERSED[node.op.name], one, x.tensor, shape=x.tensor.shape), x.order)
+
+
+@says(*COMPARED, *[f"{n}_scalar" for n in COMPARED])
+def _compared(g: Graph, node: Node, x: Laid, *ys: Laid) -> Laid:
+    y = ys[0] if ys else node.attrs.val
+    return _number(g, g.binary(COMPARED[node.op.name.removesuffix("_scalar")], x, y, dtype=bool))
+
+
+@says(*LOGICAL, *[f"{n}_scalar" for n in LOGICAL])
+def _logical(g: Graph, node: Node, x: Laid, *ys: Laid) -> Laid:
+    x, *truths = (Laid(g.truth(v.tensor), v.order) for v in (x, *ys))
+    y = truths[0] if ys else bool(node.attrs.val)
+    return _number(g, g.binary(LOGICAL[node.op.name.removesuffix("_scalar")], x, y, dtype=bool))
+
+
+@says(*REDUCED)
+def _reduced(g: Graph, node: Node, x: Laid) -> Any:
+    a = node.attrs
+    axes = tuple(range(x.rank)) if a.axes is None else a.axes
+    if not axes:
+        return Laid(g.op("ADD", x.tensor, 0), x.order)
+    if getattr(a, "only_index", False):
+        return _index(g, node, x, axes)
+    y = g.reduced(REDUCED[node.op.name], x, axes, a.keep_dims)
+    return (y, _index(g, node, x, axes)) if getattr(a, "with_index", False) else y
 
 
 def _index(g: Graph, node: Node, x: Laid, axes: Any) -> Laid:
@@ -123,20 +124,6 @@ def _index(g: Graph, node: Node, x: Laid, axes: Any) -> Laid:
     found = g.op(name, flat, g.ints(len(lead)), shape=lead, dtype=np.int64, output_type=4)
     shape = node.out_specs[-1].shape
     return Laid(g.reshaped(found, shape), tuple(range(len(shape))))
-
-
-for _name, _operator in UNARY.items():
-    says(_name)(_unary(_operator))
-for _name, _operator in BINARY.items():
-    says(_name)(_binary(_operator))
-for _name, _operator in SCALAR.items():
-    says(_name)(_scalar(_operator))
-for _name, _operator in COMPARED.items():
-    says(_name, f"{_name}_scalar")(_compared(_operator))
-for _name, _operator in LOGICAL.items():
-    says(_name, f"{_name}_scalar")(_logical(_operator))
-for _name, _operator in REDUCED.items():
-    says(_name)(_reduced(_operator))
 
 
 @says("identity")
@@ -203,19 +190,6 @@ def _pow(g: Graph, node: Node, x: Laid) -> Laid:
         )
         return Laid(y, x.order)
     return g.binary("POW", x, p)
-
-
-def _reversed(name: str) -> Callable[..., Laid]:
-    def handler(g: Graph, node: Node, x: Laid) -> Laid:
-        one = g.constant(node.attrs.val, FLOAT)
-        return Laid(g.op(name, one, x.tensor, shape=x.tensor.shape), x.order)
-
-    return handler
-
-
-says("r_sub_scalar")(_reversed("SUB"))
-says("r_div_scalar")(_reversed("DIV"))
-says("r_pow_scalar")(_reversed("POW"))
 
 
 @says("leaky_relu")

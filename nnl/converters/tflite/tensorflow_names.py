@@ -69,31 +69,14 @@ BATCH_MATMUL BatchMatMulV2 T=0
 """
 DIRECT = {r[0]: r[1:] for r in map(str.split, _TABLE.strip().splitlines())}
 # Names in TensorFlow, of those whose inputs or attributes are others too.
-IN_TENSORFLOW = {name: row[0] for name, row in DIRECT.items()} | {
-    "ADD_N": "AddN",
-    "ARG_MAX": "ArgMax",
-    "ARG_MIN": "ArgMin",
-    "BATCH_TO_SPACE_ND": "BatchToSpaceND",
-    "BROADCAST_ARGS": "BroadcastArgs",
-    "CONCATENATION": "ConcatV2",
-    "DEPTH_TO_SPACE": "DepthToSpace",
-    "FILL": "Fill",
-    "LOCAL_RESPONSE_NORMALIZATION": "LRN",
-    "MATRIX_DIAG": "MatrixDiag",
-    "MIRROR_PAD": "MirrorPad",
-    "PACK": "Pack",
-    "RANK": "Rank",
-    "REDUCE_ALL": "All",
-    "REDUCE_ANY": "Any",
-    "RESIZE_BILINEAR": "ResizeBilinear",
-    "RESIZE_NEAREST_NEIGHBOR": "ResizeNearestNeighbor",
-    "REVERSE_SEQUENCE": "ReverseSequence",
-    "ROUND": "Round",
-    "SELECT": "Select",
-    "SPACE_TO_BATCH_ND": "SpaceToBatchND",
-    "SPACE_TO_DEPTH": "SpaceToDepth",
-    "SPLIT": "Split",
-    "SPLIT_V": "SplitV",
-    "SQUARE": "Square",
-    "ZEROS_LIKE": "ZerosLike",
-}
+_OTHERS = """
+ADD_N AddN  ARG_MAX ArgMax  ARG_MIN ArgMin  BATCH_TO_SPACE_ND BatchToSpaceND
+BROADCAST_ARGS BroadcastArgs  CONCATENATION ConcatV2  DEPTH_TO_SPACE DepthToSpace  FILL Fill
+LOCAL_RESPONSE_NORMALIZATION LRN  MATRIX_DIAG MatrixDiag  MIRROR_PAD MirrorPad  PACK Pack
+RANK Rank  REDUCE_ALL All  REDUCE_ANY Any  RESIZE_BILINEAR ResizeBilinear
+RESIZE_NEAREST_NEIGHBOR ResizeNearestNeighbor  REVERSE_SEQUENCE ReverseSequence  ROUND Round
+SELECT Select  SPACE_TO_BATCH_ND SpaceToBatchND  SPACE_TO_DEPTH SpaceToDepth  SPLIT Split
+SPLIT_V SplitV  SQUARE Square  ZEROS_LIKE ZerosLike
+"""
+IN_TENSORFLOW = {name: row[0] for name, row in DIRECT.items()}
+IN_TENSORFLOW |= dict(zip(_OTHERS.split()[::2], _OTHERS.split()[1::2], strict=True))

@@ -11,7 +11,7 @@ import numpy as np
 
 import nnl.functions as F
 from nnl.converters.onnx.file.errors import OnnxError
-from nnl.converters.onnx.file.registry import onnx_import
+from nnl.converters.onnx.file.registry import Handler, onnx_import
 from nnl.converters.onnx.values.values import (
     Sized,
     array,
@@ -205,12 +205,6 @@ _bits("BitwiseOr", np.bitwise_or)
 _bits("BitwiseXor", np.bitwise_xor)
 
 
-@onnx_import("BitwiseNot")
-def bitwise_not(ctx: Any, node: Any, x: Any) -> Any:
-    """Every bit flipped."""
-    return np.bitwise_not(array(x))
-
-
 @onnx_import("BitShift")
 def bit_shift(ctx: Any, node: Any, x: Any, by: Any) -> Any:
     """Bits moved left or right."""
@@ -226,12 +220,6 @@ def bit_cast(ctx: Any, node: Any, x: Any) -> Any:
     dtype = dtype_of_code(node.to, "BitCast")
     value = array(x)
     return np.frombuffer(value.tobytes(), dtype).reshape(value.shape)
-
-
-@onnx_import("Not")
-def logical_not(ctx: Any, node: Any, x: Any) -> Any:
-    """Logical negation."""
-    return np.logical_not(array(x)) if known(x) else F.logical_not(x)
 
 
 def _unary(name: str, on_arrays: Any, on_variables: Any) -> None:
@@ -260,18 +248,6 @@ def half_to_even(x: Any) -> Any:
 
 
 _unary("Round", np.rint, half_to_even)
-
-
-@onnx_import("Identity")
-def identity(ctx: Any, node: Any, x: Any) -> Any:
-    """The value itself, of any kind."""
-    return (x,)
-
-
-@onnx_import("IsNaN")
-def is_nan(ctx: Any, node: Any, x: Any) -> Any:
-    """Whether each element is not a number."""
-    return np.isnan(array(x)) if known(x) else F.isnan(x)
 
 
 @onnx_import("IsInf")
@@ -332,3 +308,16 @@ def clipped(x: Any, low: Any, high: Any) -> Any:
         else:
             y = pair(by_value, y, bound)
     return y
+
+
+# ---- operators that are one expression ----
+
+_EXPRESSIONS: dict[str, Handler] = {
+    "BitwiseNot": lambda ctx, node, x: np.bitwise_not(array(x)),
+    "Not": lambda ctx, node, x: np.logical_not(array(x)) if known(x) else F.logical_not(x),
+    "Identity": lambda ctx, node, x: (x,),
+    "IsNaN": lambda ctx, node, x: np.isnan(array(x)) if known(x) else F.isnan(x),
+}
+
+for _names, _expression in _EXPRESSIONS.items():
+    onnx_import(*_names.split())(_expression)

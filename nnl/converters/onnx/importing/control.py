@@ -9,7 +9,7 @@ import numpy as np
 
 import nnl.functions as F
 from nnl.converters.onnx.file.errors import OnnxError
-from nnl.converters.onnx.file.registry import onnx_import
+from nnl.converters.onnx.file.registry import Handler, onnx_import
 from nnl.converters.onnx.importing.control_values import (
     chosen_by_value,
     counted_trips,
@@ -176,18 +176,6 @@ def scan_8(ctx: Any, node: Any, lengths: Any, *values: Any) -> Any:
 # ---- sequences ----
 
 
-@onnx_import("SequenceEmpty")
-def sequence_empty(ctx: Any, node: Any) -> Any:
-    """A sequence of nothing."""
-    return ([],)
-
-
-@onnx_import("SequenceConstruct")
-def sequence_construct(ctx: Any, node: Any, *values: Any) -> Any:
-    """A sequence of the inputs."""
-    return (list(values),)
-
-
 def _place(position: Any, count: int, default: int) -> int:
     at = default if position is None else int(scalar(position, what="the position"))
     if not -count <= at <= count:
@@ -279,21 +267,22 @@ def sequence_map(ctx: Any, node: Any, sequence: Any, *more: Any) -> Any:
     return tuple(results)
 
 
-@onnx_import("Optional")
-def optional(ctx: Any, node: Any, x: Any = None) -> Any:
-    """The value itself, or an empty optional."""
-    return (x,)
-
-
-@onnx_import("OptionalHasElement")
-def optional_has_element(ctx: Any, node: Any, x: Any = None) -> Any:
-    """Whether there is a value."""
-    return np.array(x is not None)
-
-
 @onnx_import("OptionalGetElement")
 def optional_get_element(ctx: Any, node: Any, x: Any) -> Any:
     """The value of an optional."""
     if x is None:
         raise OnnxError("the optional is empty")
     return (x,)
+
+
+# ---- operators that are one expression ----
+
+_EXPRESSIONS: dict[str, Handler] = {
+    "SequenceEmpty": lambda ctx, node: ([],),
+    "SequenceConstruct": lambda ctx, node, *values: (list(values),),
+    "Optional": lambda ctx, node, x=None: (x,),
+    "OptionalHasElement": lambda ctx, node, x=None: np.array(x is not None),
+}
+
+for _names, _expression in _EXPRESSIONS.items():
+    onnx_import(*_names.split())(_expression)
