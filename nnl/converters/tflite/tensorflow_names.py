@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What TensorFlow calls the operators of TensorFlow Lite that it has under another name."""
 
-# Name, name in TensorFlow, and the inputs whose types are attributes.
+# Name, name in TensorFlow, and the inputs whose types are attributes; y is the output.
 _TABLE = """
 ABS Abs T=0
 ADD AddV2 T=0
 ATAN2 Atan2 T=0
 BROADCAST_TO BroadcastTo T=0 Tidx=1
+CAST Cast SrcT=0 DstT=y
 CEIL Ceil T=0
 COS Cos T=0
 CUMSUM Cumsum T=0 Tidx=1
@@ -46,6 +47,8 @@ RANGE Range Tidx=0
 RELU Relu T=0
 RELU6 Relu6 T=0
 RESHAPE Reshape T=0 Tshape=1
+RESIZE_BILINEAR ResizeBilinear T=0
+RESIZE_NEAREST_NEIGHBOR ResizeNearestNeighbor T=0
 REVERSE_V2 ReverseV2 T=0 Tidx=1
 RSQRT Rsqrt T=0
 SCATTER_ND ScatterNd T=1 Tindices=0
@@ -73,8 +76,7 @@ _OTHERS = """
 ADD_N AddN  ARG_MAX ArgMax  ARG_MIN ArgMin  BATCH_TO_SPACE_ND BatchToSpaceND
 BROADCAST_ARGS BroadcastArgs  CONCATENATION ConcatV2  DEPTH_TO_SPACE DepthToSpace  FILL Fill
 LOCAL_RESPONSE_NORMALIZATION LRN  MATRIX_DIAG MatrixDiag  MIRROR_PAD MirrorPad  PACK Pack
-RANK Rank  REDUCE_ALL All  REDUCE_ANY Any  RESIZE_BILINEAR ResizeBilinear
-RESIZE_NEAREST_NEIGHBOR ResizeNearestNeighbor  REVERSE_SEQUENCE ReverseSequence  ROUND Round
+RANK Rank  REDUCE_ALL All  REDUCE_ANY Any  REVERSE_SEQUENCE ReverseSequence  ROUND Round
 SELECT Select  SPACE_TO_BATCH_ND SpaceToBatchND  SPACE_TO_DEPTH SpaceToDepth  SPLIT Split
 SPLIT_V SplitV  SQUARE Square  ZEROS_LIKE ZerosLike
 """

@@ -33,6 +33,8 @@ _OPTIONS = {  # of both, with the same meaning; others are said by inputs
     ),
     "UNPACK": ("num", "axis"),
     "BATCH_MATMUL": ("adj_x", "adj_y"),
+    "RESIZE_BILINEAR": ("align_corners", "half_pixel_centers"),
+    "RESIZE_NEAREST_NEIGHBOR": ("align_corners", "half_pixel_centers"),
     **dict.fromkeys(("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD"), ("keep_dims",)),
 }
 Handler = Callable[["Builder", Op, list[str]], str]
@@ -141,7 +143,7 @@ class Builder:
         else:
             theirs, *types = DIRECT[op.name]
             attributes: dict[str, Any] = {
-                key: op.ins[int(at)].dtype  # type: ignore[union-attr]
+                key: (y if at == "y" else op.ins[int(at)]).dtype  # type: ignore[union-attr]
                 for key, _, at in (t.partition("=") for t in types)
             }
             for key in _OPTIONS.get(op.name, ()):
@@ -278,14 +280,6 @@ def _pool(b: Builder, op: Op, _: Any) -> str:
     )
 
 
-@_says("RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR")
-def _resize(b: Builder, op: Op, _: Any) -> str:
-    x, sizes = map(_float, op.ins)
-    flags = {k: bool(op.options.get(k)) for k in ("align_corners", "half_pixel_centers")}
-    name = "ResizeBilinear" if op.name.endswith("BILINEAR") else "ResizeNearestNeighbor"
-    return b.node(name, b.edge(x), b.edge(sizes), T=x.dtype, **flags)
-
-
 @_says("CONCATENATION")
 def _concatenate(b: Builder, op: Op, _: Any) -> str:
     xs = [_float(t) for t in op.ins]
@@ -317,12 +311,6 @@ def _arg(b: Builder, op: Op, _: Any) -> str:
     where = b.constant(axis.value.reshape(()))
     types = {"T": x.dtype, "Tidx": axis.dtype, "output_type": op.outs[0].dtype}
     return b.node("ArgMax" if op.name == "ARG_MAX" else "ArgMin", b.edge(x), where, **types)
-
-
-@_says("CAST")
-def _cast(b: Builder, op: Op, _: Any) -> str:
-    x = _float(op.ins[0])
-    return b.node("Cast", b.edge(x), SrcT=x.dtype, DstT=op.outs[0].dtype)
 
 
 @_says("MIRROR_PAD")
