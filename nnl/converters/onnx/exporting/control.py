@@ -21,7 +21,7 @@ from nnl.graph.program.program import Program
 
 @onnx_export("cast")
 def cast(ctx: Exporter, call: Call) -> Tensor:
-    return ctx.cast(call.x, call.dtype)
+    return ctx.cast(call.x, call.attrs.dtype)
 
 
 @onnx_export("switch")

@@ -125,12 +125,6 @@ class Call:
         """Input i, None if it was left out."""
         return self.inputs[i] if i < len(self.inputs) else None
 
-    def __getattr__(self, name: str) -> Any:
-        """Attributes of the function by name: call.a.axis reads better as call.axis."""
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.attrs, name)
-
 
 def as_initializer(value: Any) -> np.ndarray[Any, Any]:
     """The array as it is stored: C-contiguous, little endian."""
