@@ -14,7 +14,7 @@ from nnl.converters.onnx.importing.control_values import over_rows
 from nnl.converters.onnx.values.values import known
 from nnl.converters.tensorflow.graph import Graph
 from nnl.converters.tensorflow.import_control import Elements, function_of
-from nnl.converters.tensorflow.interpreter import ByTurn, NotByTurn, tf_import
+from nnl.converters.tensorflow.interpreter import ByTurn, _NotByTurn, tf_import
 from nnl.converters.tensorflow.messages import TensorFlowError
 
 UNROLLED = 16  # turns of a closed program that are worth more as nodes of their own
@@ -34,7 +34,7 @@ class Turn(ByTurn):
             more := [v for v in values if not isinstance(v, ByTurn) and known(v)]
         ):
             return Turn(self.offset + int(more[0]))
-        raise NotByTurn
+        raise _NotByTurn
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Row(ByTurn):
             return self
         if op == "TensorListGetItem" and values[1] == Turn(0):
             return self.value
-        raise NotByTurn
+        raise _NotByTurn
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Made(ByTurn):
             return self
         if op == "TensorListSetItem" and self.value is None and values[1] == Turn(0):
             return Made(values[2])
-        raise NotByTurn
+        raise _NotByTurn
 
 
 @tf_import("While", "StatelessWhile")
@@ -72,7 +72,7 @@ def while_(ctx: Any, node: Any, *xs: Any) -> Any:
     if any(isinstance(x, Elements) for x in xs):
         try:
             return _by_rows(ctx, condition, body, xs)
-        except NotByTurn:
+        except _NotByTurn:
             pass
     state = list(xs)
     while _goes(ctx, condition, state):
@@ -92,11 +92,11 @@ def _by_rows(ctx: Any, condition: str, body: str, xs: Sequence[Any]) -> list[Any
     """The loop, recorded once for all rows.
 
     Raises:
-        NotByTurn: It is none over rows, or so short that it is unrolled.
+        _NotByTurn: It is none over rows, or so short that it is unrolled.
     """
     graph = ctx.library.graph(body)
     if len(graph.args) != len(xs) or len(graph.results) != len(xs):
-        raise NotByTurn
+        raise _NotByTurn
     same = [
         _source(graph, name) == arg
         for (name, _), arg in zip(graph.results, graph.args, strict=True)
@@ -107,7 +107,7 @@ def _by_rows(ctx: Any, condition: str, body: str, xs: Sequence[Any]) -> list[Any
             rows += [i] * isinstance(x, Elements)
         elif isinstance(x, (tuple, Elements)):
             if isinstance(x, Elements) or any(v is not None for v in x):
-                raise NotByTurn
+                raise _NotByTurn
             made.append(i)
         elif _is_counter(x):
             counters.append(i)
@@ -116,7 +116,7 @@ def _by_rows(ctx: Any, condition: str, body: str, xs: Sequence[Any]) -> list[Any
     turns = _turns(ctx, condition, xs, counters)
     lengths = {len(xs[i]) for i in (*rows, *made)}
     if lengths != {turns} or not rows or (turns <= UNROLLED and not ctx.open) or not carried:
-        raise NotByTurn
+        raise _NotByTurn
 
     def once(values: list[Any], given: list[Any]) -> list[Any]:
         state = list(xs)
@@ -134,12 +134,12 @@ def _by_rows(ctx: Any, condition: str, body: str, xs: Sequence[Any]) -> list[Any
         finally:
             ctx.in_turn = False
         if any(new[i] != Turn(int(xs[i]) + 1) for i in counters):
-            raise NotByTurn
+            raise _NotByTurn
         if not all(isinstance(new[i], Made) and new[i].value is not None for i in made):
-            raise NotByTurn
+            raise _NotByTurn
         found = [*(new[i] for i in carried), *(new[i].value for i in made)]
         if any(isinstance(v, ByTurn) for v in found):
-            raise NotByTurn
+            raise _NotByTurn
         return found
 
     found = over_rows(once, [xs[i] for i in carried], [xs[i].whole for i in rows])
@@ -174,5 +174,5 @@ def _turns(ctx: Any, condition: str, xs: Sequence[Any], counters: Sequence[int])
             if not _goes(ctx, condition, state):
                 return turn
         except TensorFlowError:  # values decide
-            raise NotByTurn from None
-    raise NotByTurn
+            raise _NotByTurn from None
+    raise _NotByTurn

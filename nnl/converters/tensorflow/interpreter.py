@@ -28,7 +28,7 @@ MAX_STEPS = 2 * 10**5  # nodes, of all functions and turns of loops; more would 
 DEAD = type("Dead", (), {"__repr__": lambda self: "nothing"})()  # what a switch does not give
 
 
-class NotByTurn(Exception):
+class _NotByTurn(Exception):
     """A loop does more in its turns than to take and to give rows: it is unrolled."""
 
 
@@ -259,7 +259,7 @@ class Interpreter:
     def assign(self, name: str, value: Any) -> None:
         """Let a variable be something from here on."""
         if self.in_turn:
-            raise NotByTurn
+            raise _NotByTurn
         self.assigned.add(name)
         self.state[name] = value
 
