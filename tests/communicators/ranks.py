@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import signal
 import subprocess
@@ -96,3 +97,24 @@ def run(folder: Path, n: int, code: str, seconds: float = 60, **settings: Any) -
     code_, out, err = finish(start(folder, n, code, **settings), seconds)
     assert code_ == 0, f"{out}\n{err}"
     return out
+
+
+SAYS = """
+import json
+said = []
+for code in CODES:
+    nn.clear_parameters()
+    try:
+        exec(BEFORE + code, {**globals()})
+    except Exception as e:
+        said.append(f"{type(e).__name__}: {e}")
+    comm.barrier()
+print(json.dumps(said))
+"""
+
+
+def say(folder: Path, n: int, codes: list[str], before: str = "") -> list[list[str]]:
+    """What the ranks of one job raise for each code, behind `before`: by code, of all ranks."""
+    code = SAYS.replace("CODES", repr(codes)).replace("BEFORE", repr(before))
+    by_rank = [json.loads(line) for line in run(folder, n, code).splitlines()]
+    return [list(said) for said in zip(*by_rank, strict=True)]

@@ -2,6 +2,7 @@
 """nnl trials, search and plugin speak of what the console keeps."""
 
 import json
+import shutil
 import signal
 import subprocess
 
@@ -22,10 +23,11 @@ from tests.console.test_search import project_of as search_project_of
 from tests.console.test_trials import STAND_IN, until
 
 
-@pytest.fixture
-def trained(tmp_path):
-    """A console with one network trained by `nnl train` itself."""
-    console = Console(tmp_path)
+@pytest.fixture(scope="module")
+def network(tmp_path_factory):
+    """(folder of a console with one network trained by `nnl train` itself, project, trial)."""
+    folder = tmp_path_factory.mktemp("trained")
+    console = Console(folder)
     rng = np.random.default_rng(0)
     x = rng.random((40, 1, 2, 2))
     y = (x.reshape(40, 4).sum(1) > 2).astype(int)
@@ -41,6 +43,17 @@ def trained(tmp_path):
     console.begin()
     first = console.trials.add(project["id"], name="first")["id"]
     assert until(console, first, "finished", "failed", seconds=60)["status"] == "finished"
+    console.close()
+    return folder, project, first
+
+
+@pytest.fixture
+def trained(network, tmp_path):
+    """A console of its own with that network."""
+    folder, project, first = network
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    console = Console(tmp_path)
+    console.begin()
     console.first, console.project = first, project
     yield console
     console.close()
