@@ -80,7 +80,7 @@ for sizes, level in CASES:
     ],
 )
 def test_memory_is_what_ranks_take(tmp_path: Path, n: int, cases: str) -> None:
-    run(tmp_path, n, RUN.replace("CASES", cases))
+    run(tmp_path, n, RUN.replace("CASES", cases), fresh=True)
 
 
 def test_a_process_grows_by_what_is_planned(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ grew, want = measure(DecoderSizes(512, 1024, 4, 8, 4, 2048), (2, 128), {}, 0)
 assert 0.95 * want < grew < 1.05 * want + 60e6, (grew, want)  # and code, scratch of kernels
 """
     )
-    run(tmp_path, 1, code)
+    run(tmp_path, 1, code, fresh=True)
 
 
 LLAMA = DecoderSizes(4096, 11008, 32, 32, 32, 32000)
