@@ -117,6 +117,23 @@ class Case:
     def differentiable(self):
         return self.op.differentiable and any(self.grad) and not self.written
 
+    def gradients(self, xs, ys):
+        """Of the inputs, for random gradients of the outputs; none where there are none."""
+        if not self.differentiable():
+            return []
+        rng = np.random.default_rng(1)
+        for y in ys:
+            if y.need_grad:
+                y.backward(rng.normal(size=y.shape).astype(np.float32))
+        return [x.g for x in xs if x is not None and x.need_grad]
+
+    def rounded(self, dtype):
+        """The arrays, those of floating-point numbers that it only reads with fewer bits."""
+        return [
+            a if a is None or a.dtype.kind != "f" or w in self.written else a.astype(dtype)
+            for w, a in enumerate(self.arrays)
+        ]
+
 
 @pytest.mark.parametrize("op", EVERY)
 def test_every_op_is_complete(op):
