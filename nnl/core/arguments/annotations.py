@@ -61,6 +61,7 @@ def numbers(name: str, value: Any, wanted: str) -> np.ndarray[Any, Any]:
             got, hint = "array with masked elements", ": filled(0) gives them a value"
         elif isinstance(value, np.ndarray):
             got = f"array of {value.dtype}"
+            hint = ": astype(np.float64) gives it 64 bits" if value.dtype.kind == "f" else ""
     if hasattr(value, "spec"):
         hint = f": write {values_of(value)} for its values"
     raise TypeError(f"{name}: got {got or shown(value)}, wanted {wanted}{hint}")
