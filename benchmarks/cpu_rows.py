@@ -132,6 +132,13 @@ WAYS = {
 # the target of co-execution: at most so many times another way
 STEPS = {
     "step-mlp": Row("MLP 6 x 64 b32", "mlp", "train", 32, 64, tuple(WAYS), ("nnl-eager", 0.4)),
+    "step-affine": Row(
+        "6 affine layers of 64 b32", "affine", "train", 32, 64, tuple(WAYS)[:3], ("nnl-eager", 0.4)
+    ),
+    "step-maml": Row(
+        *("MAML, 16 tasks of 10 points", "maml", "train", 16, 10, tuple(WAYS)[:3]),
+        ("nnl-eager", 0.4),
+    ),
     "step-lenet": Row("LeNet b64", "lenet", "train", 64, 28, tuple(WAYS), ("nnl", 1.5)),
     "step-resnet18": Row(
         "ResNet-18 224 b4", "resnet18", "train", 4, 224, tuple(WAYS), ("nnl", 1.1)

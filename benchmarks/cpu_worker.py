@@ -5,7 +5,8 @@
 
 Requests and answers are lines of JSON on stdin and stdout. It first answers, unasked, with the
 seconds of the first step and of a warm one; an error before that ends the process. Requests:
-{"steps": n} gives the seconds of each, {"profile": n} a text, {"memory": true} the peak in MiB.
+{"steps": n} gives the seconds of each and those of processors in the mean, {"profile": n} a text,
+{"memory": true} the peak in MiB.
 """
 
 import importlib
@@ -55,8 +56,10 @@ def answers(engine, row):
         if "steps" in request:
             if times[-1] < 0.1:
                 step()  # brings back caches and wakes threads; not counted
+            busy = time.process_time()
             times = [timed(step) for _ in range(request["steps"])]
-            request = yield {"times": times}
+            busy = (time.process_time() - busy) / len(times)
+            request = yield {"times": times, "busy": busy}
         elif "memory" in request:
             request = yield {"peak_mib": peak_mib(), "imported_mib": before}
         else:

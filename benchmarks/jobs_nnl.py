@@ -9,7 +9,15 @@ from pathlib import Path
 import numpy as np
 from cpu_rows import SMALL_GPT2
 
-ADAM = ("mlp", "lenet", "bert", "gpt2", "small_gpt2")  # the others are trained with momentum
+ADAM = (
+    "mlp",
+    "affine",
+    "maml",
+    "lenet",
+    "bert",
+    "gpt2",
+    "small_gpt2",
+)  # the others are trained with momentum
 MODELS = Path(__file__).resolve().parent.parent / "nnl" / "models"
 
 
@@ -44,6 +52,12 @@ def network(row, x):
         return model("lenet", "lenet")(x)
     if row.model == "mlp":
         return model("lenet", "mlp")(x, (row.size,) * 6)
+    if row.model == "affine":
+        from nnl import parametric_functions as PF
+
+        for i in range(6):
+            x = PF.affine(x, row.size, name=f"affine{i}")
+        return x
     if row.model == "small_gpt2":
         return model("gpt2", "gpt2")(x, **SMALL_GPT2, dropout=0.0)
     if row.model == "mobilenet_v3":
@@ -69,7 +83,7 @@ def arrays(row):
         words = SMALL_GPT2["vocabulary"] if row.model == "small_gpt2" else 30000
         x = rng.integers(0, words, (row.batch, row.size))
         return x, rng.integers(0, words, (row.batch, row.size, 1))
-    if row.model == "mlp":
+    if row.model in ("mlp", "affine"):
         x = rng.normal(size=(row.batch, row.size))
         return x.astype(np.float32), rng.integers(0, 10, (row.batch, 1))
     if row.model == "lstm":
@@ -93,9 +107,17 @@ def build(engine, row):
     compiled = engine == "nnl-compile"
     if row.kind.startswith("chain"):
         return chain(nn, F, row, compiled)
-    x_array, t_array = arrays(row)
-    x, t = nn.Variable(x_array.shape), nn.Variable(t_array.shape)
-    x.d, t.d = x_array, t_array
+    if row.model == "maml":
+        sys.path.insert(0, str(MODELS.parent.parent / "examples" / "references"))
+        maml = importlib.import_module("maml")
+        points = list(map(nn.Variable.from_numpy_array, maml.tasks(np.random.default_rng(0))))
+    else:
+        x_array, t_array = arrays(row)
+        x, t = nn.Variable(x_array.shape), nn.Variable(t_array.shape)
+        x.d, t.d = x_array, t_array
+
+    def whole():
+        return maml.loss_of(*points) if row.model == "maml" else loss_of(network(row, x))
 
     def loss_of(y):
         if row.model == "lstm":
@@ -108,7 +130,7 @@ def build(engine, row):
             return forward
         y = network(row, x)
         return lambda: y.forward(clear_buffer=True)
-    loss = loss_of(network(row, x))
+    loss = whole()
     adam = row.model in ADAM
     solver = S.Adam(1e-5) if adam else S.Momentum(1e-4, 0.9)
     solver.set_parameters(nn.get_parameters())
@@ -120,7 +142,7 @@ def build(engine, row):
         solver.update()
 
     def recorded():
-        y = loss_of(network(row, x))
+        y = whole()
         y.forward(clear_no_need_grad=True)
         solver.zero_grad()
         y.backward(clear_buffer=True)
@@ -128,7 +150,7 @@ def build(engine, row):
         return y
 
     def eager():
-        y = loss_of(network(row, x))
+        y = whole()
         solver.zero_grad()
         y.backward(clear_buffer=True)
         solver.update()
