@@ -33,7 +33,7 @@ BACKWARD = 2.0  # what a call with a gradient takes in a backward pass, of what 
 
 LEARN = 7e-6  # seconds to put off a call for the first time, as in nnl.coexec.policy.payoff
 FIRST = 3  # times as long as that takes what is learnt at first
-EARN = 0.13  # the share of the time of steps that learning may take
+EARN = 0.1  # the share of the time of steps that learning may take
 TRUST = 3000 * LEARN  # learning that has saved nothing yet, from which on that share is less
 SAVED = 0.4  # what plans save of the time of calls
 UPDATES = 0.2  # of PLAN, what it takes to make the plan of an update
