@@ -471,10 +471,28 @@ def test_witnesses_are_in_range_and_not_alike():
         lambda a, b, c: c % 300,
         lambda a, b, c: 1 + (c - 400) // 160,
         lambda a, b, c: -(-c // 480),
+        lambda a, b, c: max(40, 3 * a - 7),
+        lambda a, b, c: min(c // 3, 20),
     ],
 )
 def test_numbers_are_explained_at_sizes_that_were_not_seen(rule):
-    dims = {"a": Dim(8), "b": Dim(16), "c": Dim(32)}
+    check_rule(rule, {"a": Dim(8), "b": Dim(16), "c": Dim(32)}, 200)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda a, b, c: max((c + 352) // 256, 4),  # frames of a recording, of at least some
+        lambda a, b, c: max(-(-c // 512), 3),
+        lambda a, b, c: max(1024, -(-c // 256) * 256),
+        lambda a, b, c: min(-(-c // 8), 100),
+    ],
+)
+def test_numbers_that_are_rounded_and_bounded_are_explained(rule):
+    check_rule(rule, {"a": Dim(8), "b": Dim(16), "c": Dim(1000, 500)}, 3000)
+
+
+def check_rule(rule, dims, most):
     sizes = witnesses(dims)
     sizes.extend([*wider(dims, sizes)])
     found = None
@@ -485,7 +503,8 @@ def test_numbers_are_explained_at_sizes_that_were_not_seen(rule):
         except Unexplained as e:
             assert e.ask and len(sizes) < 40
             sizes.append({**sizes[0], **e.ask})
-    for a, b, c in np.random.default_rng(0).integers(1, 200, (100, 3)).tolist():
+    least = [dims[n].least for n in "abc"]
+    for a, b, c in np.random.default_rng(0).integers(least, most, (100, 3)).tolist():
         names = {"a": a, "b": b, "c": c}
         assert evaluate(found, names, lambda i: ()) == rule(a, b, c), (found, names)
 

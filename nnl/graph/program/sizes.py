@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fractions import Fraction
-from itertools import combinations, combinations_with_replacement
+from itertools import combinations, combinations_with_replacement, pairwise, product
 from math import gcd, isclose, isfinite, prod
 from typing import Any, NamedTuple
 
@@ -230,7 +230,7 @@ class Solver:
             searches += [(f, bases) for bases in (near, known) for f in (_floor, _two, _bound)]
             searches.append((_two, parts))
         ask: dict[str, int] = {}
-        for form, bases in [*searches, (_rounded, near)]:
+        for form, bases in [*searches, (_rounded, near), (_bounded, near)]:
             for found in form(v, bases):
                 if not isinstance(found, Ask):
                     return found
@@ -242,11 +242,13 @@ class Solver:
     def _asked(self, ask: Ask) -> dict[str, int]:
         """A size of the dim that moves as x does, for x to be what is asked, or near that."""
         x, size = ask.x, ask.size
-        last = x.index(max(x))
+        first, last = x.index(min(x)), x.index(max(x))
         for names, name in self.names:
             if names[last] == max(names) and isinstance(name, str):
                 dim = self.dims.get(name, Dim(1))
-                n = size - x[last] + names[last]
+                moves = [(names[last] - n, x[last] - m) for n, m in zip(names, x, strict=True)]
+                run, rise = (1, 1) if any(n == m > 0 for n, m in moves) else moves[first]
+                n = names[last] + (size - x[last]) * run // rise
                 n -= n % dim.multiple
                 if dim.least <= n <= (dim.greatest or LONG) and n not in names:
                     return {name: n}
@@ -355,7 +357,7 @@ def _rounded(v: Vector, bases: Known) -> Iterator[Expression | Ask]:
             if not most or min(w) < 0 or max(w) > most:
                 continue
             if most < 2 * FEWEST:
-                yield Ask(x, 4 * high)
+                yield Ask(x, 13 * high // 3)  # no multiple of much
                 continue
             steps = range((high - low) // (most + 1) + 1, -(-(high - low) // (most - 1)))
             fits = []
@@ -365,7 +367,7 @@ def _rounded(v: Vector, bases: Known) -> Iterator[Expression | Ask]:
                 if least <= end:
                     fits.append((d, least, end))
             if len(fits) > 1:
-                yield Ask(x, 3 * high)  # far away they differ
+                yield Ask(x, 10 * high // 3)  # far away they differ
             elif fits:
                 d, least, end = fits[0]
                 cs = [c for c in range(least + 1, end + 1) if not (low + c) % gcd(step, d)]
@@ -434,3 +436,44 @@ def _bound(v: Vector, bases: Known) -> Iterator[Expression | Ask]:
                         near = edge + ways
                         near += (x[0] - near) % step if ways > 0 else -((near - x[0]) % step)
                         yield Ask(x, near, found if len(beyond) > 1 else None)
+
+
+def _bounded(v: Vector, bases: Known) -> Iterator[Expression | Ask]:
+    """max(w, c) or min(w, c) of a rounded number w; it is asked what is at both sides of c."""
+    for (how, c), (x, e) in product((("max", min(v)), ("min", max(v))), bases):
+        free = [k for k, y in enumerate(v) if y != c]
+        part, own = tuple([v[k] for k in free]), tuple([x[k] for k in free])
+        if len({*own}) < 2:
+            continue
+        forms = (_line, _floor, _rounded) if len({*part}) >= 2 * FEWEST else (_rounded,)
+        for found in (f for form in forms for f in form(part, [(own, e)])):
+            if isinstance(found, Ask):
+                above = [n for n in x if n > max(own)]
+                if above and found.size >= min(above):  # it is c there: between others
+                    sizes = sorted({*own, min(above)})
+                    gap, low = max([(high - low, low) for low, high in pairwise(sizes)])
+                    found = found._replace(size=low + gap // 2)
+                yield found._replace(x=x)
+                continue
+            whole = (how, found, c)
+            values = {n: _at(whole, e, n) for n in x}
+            if any(values[n] != y for n, y in zip(x, v, strict=True)):
+                continue
+            there, beyond = [n for n in x if values[n] == c], [n for n in x if values[n] != c]
+            a, b = max(there), min(beyond)
+            if a > b:
+                a, b = min(there), max(beyond)
+            step = gcd(*[n - a for n in x])
+            while abs(b - a) > step:
+                middle = a + (b - a) // step // 2 * step
+                a, b = (middle, b) if _at(whole, e, middle) == c else (a, middle)
+            unseen = [n for n in (a, b) if n not in values]
+            yield Ask(x, unseen[0], whole) if unseen else whole
+
+
+def _at(e: Expression, base: Expression, n: int) -> int:
+    """The number that an expression of one size is."""
+    if e == base:
+        return n
+    found = OPERATORS[e[0]](*[_at(x, base, n) for x in e[1:]]) if isinstance(e, tuple) else e
+    return int(found)
