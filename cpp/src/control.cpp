@@ -20,7 +20,8 @@ bool same(const Spec& a, const Spec& b) {
 // A program inside a step: its inputs and outputs lie where the step says at every run.
 class Inner {
  public:
-  explicit Inner(const ProgramData& program) : runner_(program, [](int) { return nullptr; }) {
+  explicit Inner(const ProgramData& program)
+      : runner_((check(program), program), [](int) { return nullptr; }) {
     if (!program.carries.empty() || !program.results.empty())
       throw ValueError("a program inside hands values on to its next run");
     for (size_t i = 1; i < program.values.size(); ++i) {
@@ -114,7 +115,7 @@ class While : public Kernel {
         y_(s.out.size()),
         going_(s.in.size()) {
     const Spec count{{}, DType::i64, Layout::plain}, flag{{}, DType::boolean, Layout::plain};
-    const Attributes attributes(step.attributes);
+    const Attributes attributes = Attributes::of(step.attributes);
     if (s.in.empty() || !same(s.in[0], count)) throw ValueError("trips is not one int64");
     if (s.out.empty() || !same(s.out.back(), count)) throw ValueError("it gives no count of trips");
     const int64_t most = static_cast<int64_t>(s.in.size()) - 1;

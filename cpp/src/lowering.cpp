@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <list>
 #include <map>
 #include <set>
-#include <unordered_map>
 
 #include "control.h"
 #include "kernels/convert.h"
@@ -64,6 +64,7 @@ class Lowering {
 
   void call(std::string label, std::shared_ptr<Kernel> kernel, std::vector<int> in,
             std::vector<int> out, const ProgramStep* of = nullptr) {
+    settled_.push_back(std::all_of(in.begin(), in.end(), [this](int i) { return settles(i); }));
     for (int o : out) maker_[value(o).root] = done.calls.size();
     done.calls.push_back(
         {std::move(label), std::move(kernel), std::move(in), std::move(out), at_, false, of, ""});
@@ -111,7 +112,7 @@ class Lowering {
 
   void add_control(const ProgramStep& step) {
     try {
-      auto kernel = control_kernel(step, signature(step.in, step.out));
+      auto kernel = control_kernel(step, signature(step.in, step.out, step));
       call(step.label, std::move(kernel), step.in, step.out, &step);
     } catch (const ValueError& e) {
       throw ValueError(step.label + ": " + e.what());
@@ -167,10 +168,8 @@ class Lowering {
     if (abilities(step.op).packs) return add_packed_convolution(step, in, out);
     std::set<size_t> behind;
     if (!in[1] || !is_settled(in[1], behind)) return false;
-    Signature s = signature(in, out);
-    s.attributes = Attributes(step.attributes);
-    Shared& product = packed_[text_of_call(step, s)];
-    if (!product.asked) product = packed_product(step.op, s);
+    Shared& product = shared(step.op, signature(in, out, step));
+    if (!product.asked) product.take(packed_product(step.op, product.signature));
     if (!product.order.bytes) return false;
     std::vector<int> ins = in;
     ins[1] = new_bytes(product.order.bytes);
@@ -181,23 +180,27 @@ class Lowering {
 
   // Layers of one size ask for the same kernels: they are made once.
   struct Shared {
-    Shared() = default;
-    Shared(PackedKernels p)
-        : asked(true),
-          order(std::move(p.order)),
-          packer(std::move(p.packer)),
-          kernel(std::move(p.kernel)) {}
-    bool asked = false;
+    const std::string& op;
+    Signature signature;
+    bool asked = false;  // for those over packed weights
     PackedOrder order;
-    std::shared_ptr<Kernel> packer, kernel;
+    std::shared_ptr<Kernel> packer, kernel, unpacked;
+
+    Shared(const std::string& o, Signature s) : op(o), signature(std::move(s)) {}
+    void take(PackedKernels p) {
+      asked = true, order = std::move(p.order);
+      packer = std::move(p.packer), kernel = std::move(p.kernel);
+    }
   };
 
-  // What kernels are made for, the same for two calls that may have the same one.
-  static std::string text_of_call(const ProgramStep& step, const Signature& s) {
-    std::string text = step.op + text_of(step.attributes);
-    for (size_t i = 0; i < s.in.size(); ++i) text += s.in_given[i] ? ";" + s.in[i].text() : ";";
-    for (const Spec& y : s.out) text += ">" + y.text();
-    return text;
+  Shared& shared(const std::string& op, Signature s) {
+    for (Shared& one : shared_) {
+      const Signature& known = one.signature;
+      if (one.op == op && known.in == s.in && known.in_given == s.in_given && known.out == s.out &&
+          known.attributes.values() == s.attributes.values())
+        return one;
+    }
+    return shared_.emplace_back(op, std::move(s));
   }
 
   int new_bytes(size_t n) {
@@ -219,10 +222,8 @@ class Lowering {
     five.resize(5, 0);
     std::set<size_t> behind;
     if (!is_settled(five[1], behind) || !is_settled(five[4], behind)) return false;
-    Signature s = signature(five, out);
-    s.attributes = Attributes(step.attributes);
-    Shared& convolution = packed_[text_of_call(step, s)];
-    if (!convolution.asked) convolution = packed_convolution(s);
+    Shared& convolution = shared(step.op, signature(five, out, step));
+    if (!convolution.asked) convolution.take(packed_convolution(convolution.signature));
     if (!convolution.order.bytes) return false;
     const int weights = new_bytes(convolution.order.bytes);
     call_once(step, convolution.packer, {0, five[1], 0, 0, five[4], 0}, weights, behind,
@@ -231,8 +232,19 @@ class Lowering {
     return true;
   }
 
-  // Whether a value depends on what no run changes only; adds the calls behind it.
+  // Whether a value was made of what no run changes only.
+  bool settles(int i) const {
+    const int root = value(i).root;
+    if (!root) return true;
+    if (written_.count(root) || program_.carries.count(root)) return false;
+    if (value(root).given()) return value(root).role != ProgramValue::Role::input;
+    const auto maker = maker_.find(root);
+    return maker != maker_.end() && settled_[maker->second];
+  }
+
+  // Whether that is so of the last ones that made it; adds the calls behind it.
   bool is_settled(int weight, std::set<size_t>& behind) const {
+    if (!settles(weight)) return false;
     std::vector<int> todo{weight};
     while (!todo.empty()) {
       const int root = value(todo.back()).root;
@@ -286,8 +298,10 @@ class Lowering {
     }
   }
 
-  Signature signature(const std::vector<int>& in, const std::vector<int>& out) const {
+  Signature signature(const std::vector<int>& in, const std::vector<int>& out,
+                      const ProgramStep& step) const {
     Signature s;
+    s.attributes = Attributes::of(step.attributes);
     for (int i : in) {
       s.in_given.push_back(i != 0);
       s.in.push_back(i ? spec(i) : Spec{});
@@ -296,16 +310,22 @@ class Lowering {
     return s;
   }
 
+  std::shared_ptr<Kernel> shared_kernel(const std::string& op, Signature s) {
+    Shared& known = shared(op, std::move(s));
+    if (!known.unpacked) known.unpacked = make_kernel(op, known.signature);
+    return known.unpacked;
+  }
+
   std::shared_ptr<Kernel> kernel_of(const ProgramStep& step, const std::vector<int>& in,
                                     const std::vector<int>& out) {
     static const std::vector<std::string> names = kernel_names();
-    Signature s = signature(in, out);
+    static const std::string fused = "fused_elementwise";
+    // those that keep nothing from run to run, and that equal layers ask for
+    static const std::set<std::string> alike = {"attention", "batch_matmul", fused,
+                                                "layer_normalization"};
+    Signature s = signature(in, out, step);
     if (std::binary_search(names.begin(), names.end(), step.op)) {
-      s.attributes = Attributes(step.attributes);
-      if (step.op != "batch_matmul") return make_kernel(step.op, s);
-      std::shared_ptr<Kernel>& known = kernels_[text_of_call(step, s)];
-      if (!known) known = make_kernel(step.op, s);
-      return known;
+      return alike.count(step.op) ? shared_kernel(step.op, std::move(s)) : make_kernel(step.op, s);
     }
     // floats, and whole numbers that loops over floats read and write
     const auto takes = [](const Spec& x) {
@@ -315,7 +335,7 @@ class Lowering {
         !(takes(s.in[0]) || s.in[0].dtype == DType::i32) || std::count(in.begin(), in.end(), 0) ||
         step.shapes.size() != in.size())
       return nullptr;
-    std::unordered_map<std::string, Attribute> asked;
+    Attributes::Map asked;
     asked["code"] = step.code, asked["constants"] = step.constants;
     asked["outputs"] =
         std::vector<int64_t>{static_cast<int64_t>(in.size() + step.code.size() / 4 - 1)};
@@ -330,7 +350,7 @@ class Lowering {
     }
     if (other) asked["shapes"] = seen;
     s.attributes = Attributes(std::move(asked));
-    return make_kernel("fused_elementwise", s);
+    return shared_kernel(fused, std::move(s));
   }
 
   const ProgramData& program_;
@@ -339,14 +359,13 @@ class Lowering {
   bool packs_, cut_ = false;
   std::set<int> written_;        // roots
   std::map<int, size_t> maker_;  // root -> the call that has made it last
-  std::unordered_map<std::string, Shared> packed_;
-  std::unordered_map<std::string, std::shared_ptr<Kernel>> kernels_;
+  std::vector<bool> settled_;    // of calls: whether they depend on what no run changes only
+  std::list<Shared> shared_;
 };
 
 }  // namespace
 
 Lowered lower(const ProgramData& program, bool prepare, opencl::Space* device) {
-  check(program);
   const ThreadScope scope;
   SetUp set_up;
   Lowered done = std::move(Lowering(program, prepare, device).done);

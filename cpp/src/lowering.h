@@ -36,8 +36,8 @@ struct Lowered {
 };
 
 // Steps become kernels, fused ones that no kernel takes the steps they were made from.
-// Args: prepare: whether weights that no run changes are packed once. device: asked first for the
-//   kernels of each step; null: all run on the host.
+// Args: program: one that check() has seen. prepare: whether weights that no run changes are packed
+//   once. device: asked first for the kernels of each step; null: all run on the host.
 // ValueError: a step has no kernel; the text names it.
 Lowered lower(const ProgramData& program, bool prepare, opencl::Space* device = nullptr);
 

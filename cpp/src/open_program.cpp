@@ -110,6 +110,7 @@ class Mover {
     for (size_t i = 1; i < program_.values.size(); ++i) {
       if (program_.values[i].role != ProgramValue::Role::input) continue;
       if (k == shapes.size()) throw ValueError("a program inside has more inputs than it gets");
+      known_[i] = Known::by_expression;
       set(static_cast<int>(i), shapes[k++]);
     }
     if (k < shapes.size()) throw ValueError("a program inside has fewer inputs than it gets");
@@ -117,6 +118,12 @@ class Mover {
 
   void set(int i, const Shape& shape) {
     ProgramValue& v = value(i);
+    if (known_[static_cast<size_t>(i)] == Known::yes) {  // of a step and its parts, or of a weight
+      if (v.spec.shape != shape)
+        throw ValueError("value " + std::to_string(i) + " has the shape " + text_of(v.spec.shape) +
+                         ", and is given " + text_of(shape));
+      return;
+    }
     double bytes = static_cast<double>(bytes_of(v.spec.dtype));
     for (int64_t n : shape) {
       bytes *= static_cast<double>(std::max<int64_t>(n, 1));
@@ -202,7 +209,7 @@ class Mover {
         step.constants[k] = evaluated(step.open_constants[k]).as_real();
       if (!step.programs.empty()) return move_inside(step);
       Signature s;
-      s.attributes = Attributes(step.attributes);
+      s.attributes = Attributes::of(step.attributes);
       for (int i : step.in) {
         s.in_given.push_back(i != 0);
         s.in.push_back(i ? value(i).spec : Spec{});
@@ -210,9 +217,27 @@ class Mover {
       const std::vector<Spec> made = infer(step.op, s);
       for (size_t k = 0; k < std::min(step.out.size(), made.size()); ++k)
         set(step.out[k], made[k].shape);
+      check_made(program_.values, step, made);
+      if (!step.code.empty()) check_stretch(step);
     } catch (const ValueError& e) {
       throw ValueError(step.label + " does not take the sizes " + sizes() + ": " + e.what());
     }
+  }
+
+  // The shapes that an element-wise program is for have to be those of what it reads and makes.
+  void check_stretch(const ProgramStep& step) {
+    bool fits = step.shapes.size() == step.in.size() && step.out.size() == 1;
+    for (size_t k = 0; fits && k < step.in.size(); ++k) {
+      const Shape &y = value(step.out[0]).spec.shape, &seen = step.shapes[k];
+      fits = seen.size() <= y.size();
+      int64_t n = 1;
+      for (size_t i = 0; fits && i < seen.size(); ++i) {
+        fits = seen[i] == 1 || seen[i] == y[y.size() - seen.size() + i];
+        n *= seen[i];
+      }
+      fits = fits && n == value(step.in[k]).spec.size();
+    }
+    if (!fits) throw ValueError("its element-wise program is for other arrays");
   }
 
   // "batch=2, width=64"
@@ -234,7 +259,7 @@ class Mover {
       return set_all(step, y);
     }
     if (step.op != "while") throw ValueError("there are no programs inside of " + step.op);
-    const Attributes attributes(step.attributes);
+    const Attributes attributes = Attributes::of(step.attributes);
     const auto most = static_cast<int64_t>(x.size());
     const int64_t n = attributes.integer("carried"), m = attributes.integer("scanned");
     if (n < 0 || m < 0 || n > most || m > most - n)
@@ -394,19 +419,6 @@ std::string text_of_open(const ProgramStep& step) {
   }
   if (!step.open_constants.empty()) Shown{text}(step.constants);
   for (const ProgramStep& part : step.parts) text += " " + part.op + text_of_open(part);
-  return text;
-}
-
-std::string text_of(const std::unordered_map<std::string, Attribute>& attributes) {
-  std::vector<const std::pair<const std::string, Attribute>*> sorted;
-  for (const auto& one : attributes) sorted.push_back(&one);
-  std::sort(sorted.begin(), sorted.end(),
-            [](const auto* a, const auto* b) { return a->first < b->first; });
-  std::string text;
-  for (const auto* one : sorted) {
-    text += " " + one->first + "=" + std::to_string(one->second.index()) + ":";
-    std::visit(Shown{text}, one->second);
-  }
   return text;
 }
 

@@ -17,6 +17,10 @@ SizeExpression expression_of(const Json& json, const ProgramData& program);
 // numbers. "elementwise.shapes" and "elementwise.constants" are those of its element-wise program.
 void read_open(const Json& json, const ProgramData& program, ProgramStep& step);
 
+// Compares what a step makes with what the rule of its op gives.
+void check_made(const std::vector<ProgramValue>& values, const ProgramStep& step,
+                const std::vector<Spec>& wanted);
+
 // ValueError: an array with such a shape cannot lie in its order.
 void check_order(const Spec& spec);
 

@@ -4,6 +4,7 @@
 
 #include "nnl/program.h"
 #include "nnl/rules.h"
+#include "open_program.h"
 
 namespace nnl {
 namespace {
@@ -16,6 +17,29 @@ bool is_converted(DType type, const ProgramStep& step) {
   const bool loop = !step.code.empty() || step.op == "fused_elementwise";
   return is_converted(type) || (loop && (type == DType::i8 || type == DType::u8));
 }
+
+}  // namespace
+
+void check_made(const std::vector<ProgramValue>& values, const ProgramStep& step,
+                const std::vector<Spec>& wanted) {
+  // What nobody reads may be left out at the end, where kernels know that.
+  static const std::map<std::string, size_t> fewer = {{"attention", 1},
+                                                      {"batch_normalization_backward_fused", 3}};
+  const auto least = fewer.find(step.op);
+  if (step.out.size() > wanted.size() ||
+      step.out.size() < (least == fewer.end() ? wanted.size() : least->second))
+    throw ValueError(step.op + " has " + std::to_string(wanted.size()) + " outputs, not " +
+                     std::to_string(step.out.size()));
+  for (size_t k = 0; k < step.out.size(); ++k) {
+    const Spec& found = values[static_cast<size_t>(step.out[k])].spec;
+    const bool same_type = found.dtype == wanted[k].dtype ||
+                           (is_converted(found.dtype, step) && is_converted(wanted[k].dtype, step));
+    if (found.shape != wanted[k].shape || !same_type)
+      throw ValueError(step.op + " gives " + wanted[k].text() + ", not " + found.text());
+  }
+}
+
+namespace {
 
 class Check {
  public:
@@ -37,7 +61,7 @@ class Check {
       if (has_rule || !step.code.empty()) {  // or else no kernel
         check_memory(step);
         const Signature s = signature_of(step);
-        if (has_rule) compare(step, infer(step.op, s));
+        if (has_rule) check_made(values_, step, infer(step.op, s));
         if (!step.code.empty()) check_code(step, s);
       }
     } catch (const ValueError& e) {
@@ -65,31 +89,12 @@ class Check {
 
   Signature signature_of(const ProgramStep& step) const {
     Signature s;
-    s.attributes = Attributes(step.attributes);
+    s.attributes = Attributes::of(step.attributes);
     for (int i : step.in) {
       s.in_given.push_back(i != 0);
       s.in.push_back(i ? at(i).spec : Spec{});
     }
     return s;
-  }
-
-  void compare(const ProgramStep& step, const std::vector<Spec>& wanted) const {
-    // What nobody reads may be left out at the end, where kernels know that.
-    static const std::map<std::string, size_t> fewer = {{"attention", 1},
-                                                        {"batch_normalization_backward_fused", 3}};
-    const auto least = fewer.find(step.op);
-    if (step.out.size() > wanted.size() ||
-        step.out.size() < (least == fewer.end() ? wanted.size() : least->second))
-      throw ValueError(step.op + " has " + std::to_string(wanted.size()) + " outputs, not " +
-                       std::to_string(step.out.size()));
-    for (size_t k = 0; k < step.out.size(); ++k) {
-      const Spec& found = at(step.out[k]).spec;
-      const bool same_type =
-          found.dtype == wanted[k].dtype ||
-          (is_converted(found.dtype, step) && is_converted(wanted[k].dtype, step));
-      if (found.shape != wanted[k].shape || !same_type)
-        throw ValueError(step.op + " gives " + wanted[k].text() + ", not " + found.text());
-    }
   }
 
   // The program that an element-wise step may be asked for as.
@@ -114,7 +119,7 @@ class Check {
                                {"axes", none},
                                {"keep_dims", none},
                                {"scales", none}});
-    compare(step, infer("fused_elementwise", s));
+    check_made(values_, step, infer("fused_elementwise", s));
   }
 
   const std::vector<ProgramValue>& values_;

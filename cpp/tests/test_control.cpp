@@ -85,7 +85,7 @@ void one_branch_runs() {
 void branches_must_fit() {
   const auto refused = [](const ProgramData& p, const std::string& text) {
     std::vector<float> x(4000);
-    CHECK_ERROR(Runner(p, [&](int) { return x.data(); }), text);
+    CHECK_ERROR((check(p), Runner(p, [&](int) { return x.data(); })), text);
   };
   const auto damaged = [](auto&& change) {
     ProgramData p = branches();

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -18,14 +19,31 @@ using Attribute = std::variant<std::monostate, bool, int64_t, double, std::strin
 
 class Attributes {
  public:
+  using Map = std::unordered_map<std::string, Attribute>;
+
   Attributes() = default;
-  explicit Attributes(std::unordered_map<std::string, Attribute> values)
-      : values_(std::move(values)) {}
+  explicit Attributes(Map values) : own_(std::move(values)) {}
+  // Copies have values of their own, also of attributes that are others'.
+  Attributes(const Attributes& other) : own_(other.values()), asked_(other.asked_) {}
+  Attributes(Attributes&&) = default;
+  Attributes& operator=(Attributes other) {
+    own_ = std::move(other.own_), others_ = other.others_, asked_ = other.asked_;
+    return *this;
+  }
+
+  // Those of a map that lives longer and stays as it is: nothing is copied.
+  static Attributes of(const Map& values) {
+    Attributes found;
+    found.others_ = &values;
+    return found;
+  }
+
+  const Map& values() const { return others_ ? *others_ : own_; }
 
   bool has(const std::string& name) const {
     if (asked_) asked_->insert(name);
-    auto it = values_.find(name);
-    return it != values_.end() && !std::holds_alternative<std::monostate>(it->second);
+    auto it = values().find(name);
+    return it != values().end() && !std::holds_alternative<std::monostate>(it->second);
   }
 
   bool flag(const std::string& name) const { return get<bool>(name); }
@@ -52,8 +70,8 @@ class Attributes {
  private:
   const Attribute& at(const std::string& name) const {
     if (asked_) asked_->insert(name);
-    auto it = values_.find(name);
-    if (it == values_.end()) throw ValueError("attribute '" + name + "' is missing");
+    auto it = values().find(name);
+    if (it == values().end()) throw ValueError("attribute '" + name + "' is missing");
     return it->second;
   }
   template <class T>
@@ -63,7 +81,8 @@ class Attributes {
     return *value;
   }
 
-  std::unordered_map<std::string, Attribute> values_;
+  Map own_;
+  const Map* others_ = nullptr;
   std::set<std::string>* asked_ = nullptr;
 };
 

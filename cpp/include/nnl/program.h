@@ -128,9 +128,6 @@ NNL_API ProgramData example_of(const ProgramData& program);
 // they do the same.
 NNL_API std::string text_of_open(const ProgramStep& step);
 
-// All attributes by name, likewise.
-NNL_API std::string text_of(const std::unordered_map<std::string, Attribute>& attributes);
-
 // Compares values with those whose memory or copies they are.
 //
 // ValueError: one does not fit.

@@ -28,8 +28,9 @@ class NNL_API Runner {
   // given value but constants of one number, in their order.
   using Given = std::function<void*(int value)>;
 
-  // Args: prepare: whether weights that the program does not write are packed for its kernels
-  //   once; prepare() must be called then before the first run, and when they have changed.
+  // Args: program: one that check() has seen.
+  //   prepare: whether weights that the program does not write are packed for its kernels once;
+  //   prepare() must be called then before the first run, and when they have changed.
   //   own: whether it has memory of its own for what it computes; if not, use_arena() gives it.
   //   device: runs the steps that it has kernels for; upload() must be called then before the first
   //   run, and when given values that are no inputs have changed. Weights are not packed with it.

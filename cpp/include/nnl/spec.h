@@ -42,6 +42,10 @@ struct NNL_API Spec {
   // Distance of neighbours along each axis, in elements; for tiled weights, of the plain order.
   Shape strides() const;
   std::string text() const;  // "float32[2, 3]", for messages
+
+  bool operator==(const Spec& other) const {
+    return dtype == other.dtype && layout == other.layout && shape == other.shape;
+  }
 };
 
 }  // namespace nnl

@@ -21,6 +21,7 @@ Compiled::Compiled(const ValuePtr& y, bool backward, bool held)
   direct_.push_back(false);
   for (const auto& node : nodes_below(y)) add_node(*node, false);
   if (backward) add_gradients(y);
+  check(program_);
   runner_ = std::make_unique<Runner>(program_, [](int) { return nullptr; });
   program_ = {};
   numbers_.clear(), leaf_numbers_.clear(), casts_.clear();
@@ -251,6 +252,7 @@ std::unique_ptr<Runner> runner_of(const Node& node, const std::vector<Spec>& in)
     p.steps.push_back(change);
   }
   p.steps.push_back(step);
+  check(p);
   return std::make_unique<Runner>(p, [](int) { return nullptr; });
 }
 

@@ -143,6 +143,7 @@ struct Solver::Impl {
     p.values.push_back(updated);
     step.out = {static_cast<int>(p.values.size()) - 1};
     p.steps.push_back(step);
+    check(p);
     return std::make_unique<Runner>(p, [](int) { return nullptr; });
   }
 
