@@ -14,7 +14,11 @@ from tests.native.kernels import require_library
 
 # with factors 2 to 13, larger primes, several axes, more lines than go side by side
 SHAPES = [((3, n), 1) for n in (*range(1, 41), 97, 210, 1009, 2048, 30030)]
-SHAPES += [((n, 8 * n - 9), 1) for n in (16, 17, 33)] + [((16, 15, 24), 2)]
+SHAPES += (
+    [((n, 8 * n - 9), 1) for n in (16, 17, 33)]
+    + [((n, 512), 1) for n in (5, 16, 37)]
+    + [((16, 15, 24), 2)]
+)
 SHAPES += [((2, 34, 6), 2), ((3, 5, 7, 9), 3), ((37, 64), 1), ((1, 2**15), 1)]
 
 

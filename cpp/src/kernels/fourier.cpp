@@ -7,7 +7,7 @@
 //
 // Axis by axis. Several lines go through the passes side by side, real and imaginary parts apart,
 // so that the innermost loop runs over lines at first and over ever longer rows of them: Stockham's
-// order, in which nothing is sorted. A pass has a radix of 4, 2, 3, 5 or another small prime;
+// order, in which nothing is sorted. A pass has a radix of 8, 4, 2, 3, 5 or another small prime;
 // lengths with larger ones become a convolution of a power of two, as Bluestein has it. Factors
 // come from double.
 #include <cmath>
@@ -132,6 +132,58 @@ void by_four(const Pass& p, int64_t m, Parts x, Parts y) {
   }
 }
 
+// One element, or 16 of them.
+inline void get(const float* p, float& v) { v = *p; }
+inline void get(const float* p, v16& v) { load16(p, v); }
+inline void put(float* p, const float& v) { *p = v; }
+inline void put(float* p, const v16& v) { store16(p, v); }
+
+// The four frequencies of a, -i a being (im, -re).
+template <class T>
+inline __attribute__((always_inline)) void four(const T* ar, const T* ai, T* yr, T* yi) {
+  const T pr = ar[0] + ar[2], pi = ai[0] + ai[2], qr = ar[0] - ar[2], qi = ai[0] - ai[2];
+  const T rr = ar[1] + ar[3], ri = ai[1] + ai[3], sr = ai[1] - ai[3], si = ar[3] - ar[1];
+  yr[0] = pr + rr, yi[0] = pi + ri, yr[1] = qr + sr, yi[1] = qi + si;
+  yr[2] = pr - rr, yi[2] = pi - ri, yr[3] = qr - sr, yi[3] = qi - si;
+}
+
+// Even frequencies are those of the sums of opposite elements, odd ones of turned differences.
+template <class T>
+inline __attribute__((always_inline)) void eight(const std::complex<float>* w, int64_t m, int64_t n,
+                                                 Parts x, Parts y) {
+  constexpr float half_root = 0.70710678118654752f;
+  T ar[4], ai[4], br[4], bi[4], er[4], ei[4], or_[4], oi[4];
+  for (int64_t i = 0; i < 4; ++i) {
+    T ur, ui, vr, vi;
+    get(x.re + n * i, ur), get(x.im + n * i, ui);
+    get(x.re + n * (i + 4), vr), get(x.im + n * (i + 4), vi);
+    ar[i] = ur + vr, ai[i] = ui + vi, br[i] = ur - vr, bi[i] = ui - vi;
+  }
+  const T r1 = half_root * (br[1] + bi[1]), i1 = half_root * (bi[1] - br[1]);
+  const T r3 = half_root * (bi[3] - br[3]), i3 = -half_root * (br[3] + bi[3]), r2 = bi[2];
+  bi[2] = -br[2], br[2] = r2, br[1] = r1, bi[1] = i1, br[3] = r3, bi[3] = i3;
+  four(ar, ai, er, ei);
+  four(br, bi, or_, oi);
+  put(y.re, er[0]), put(y.im, ei[0]);
+  for (int64_t q = 1; q < 8; ++q) {
+    const T ur = q % 2 ? or_[q / 2] : er[q / 2], ui = q % 2 ? oi[q / 2] : ei[q / 2];
+    put(y.re + m * q, T(ur * w[q].real() - ui * w[q].imag()));
+    put(y.im + m * q, T(ur * w[q].imag() + ui * w[q].real()));
+  }
+}
+
+void by_eight(const Pass& p, int64_t m, Parts x, Parts y) {
+  for (int64_t j = 0; j < p.rest; ++j) {
+    const std::complex<float>* w = p.factor.data() + 8 * j;
+    const int64_t from = m * j, to = 8 * m * j, n = m * p.rest;
+    int64_t k = 0;
+    for (; k + 16 <= m; k += 16)
+      eight<v16>(w, m, n, {x.re + from + k, x.im + from + k}, {y.re + to + k, y.im + to + k});
+    for (; k < m; ++k)
+      eight<float>(w, m, n, {x.re + from + k, x.im + from + k}, {y.re + to + k, y.im + to + k});
+  }
+}
+
 using Run = void (*)(const Pass&, int64_t, Parts, Parts);
 
 Run run_of(int64_t radix) {
@@ -146,6 +198,8 @@ Run run_of(int64_t radix) {
       return by_odd<5>;
     case 7:
       return by_odd<7>;
+    case 8:
+      return by_eight;
     case 11:
       return by_odd<11>;
     default:
@@ -157,16 +211,10 @@ Run run_of(int64_t radix) {
 class Lines {
  public:
   explicit Lines(int64_t n) : n_(n), padded_(n) {
-    int64_t rest = n;
-    // 2 and 4 last: then the middle of an even number of frequencies is nothing but sums and
-    // differences, and of real signals as real as in exact arithmetic
-    for (int64_t r : {13, 11, 7, 5, 3, 4, 2})
-      for (; rest % r == 0; rest /= r) add(r, rest);
-    if (rest == 1) return;
+    if (passes_of(n) == 1) return;
     passes_.clear();
     for (padded_ = 1; padded_ < 2 * n - 1;) padded_ *= 2;
-    for (rest = padded_; rest % 4 == 0; rest /= 4) add(4, rest);
-    for (; rest > 1; rest /= 2) add(2, rest);
+    passes_of(padded_);
     const auto size = static_cast<size_t>(padded_);
     chirp_.resize(static_cast<size_t>(n));
     std::vector<float> space(4 * size, 0.0f);
@@ -201,6 +249,24 @@ class Lines {
   }
 
  private:
+  // Adds those of a length, and gives the factor that none is for.
+  int64_t passes_of(int64_t length) {
+    int64_t rows = std::clamp<int64_t>(most_values / length, 1, lanes);  // m of a pass
+    const auto take = [&](int64_t radix) {
+      add(radix, length);
+      length /= radix, rows *= radix;
+    };
+    for (int64_t r : {13, 11, 7, 5, 3})
+      while (length % r == 0) take(r);
+    // even ones last: then the middle of an even number of frequencies is nothing but sums and
+    // differences, and of real signals as real as in exact arithmetic
+    while (length % 2 == 0) {
+      const bool by_eight = length % 8 == 0 && length != 16 && rows >= lanes;
+      take(by_eight ? 8 : length % 4 == 0 ? 4 : 2);
+    }
+    return length;
+  }
+
   void add(int64_t radix, int64_t length) {
     Pass p{radix, length / radix, {}, {}};
     for (int64_t j = 0; j < p.rest; ++j)

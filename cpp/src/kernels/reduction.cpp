@@ -128,11 +128,10 @@ class Rows : public Kernel {
   void run(const Buffers& b) override {
     auto* partial = static_cast<double*>(b.workspace);
     const int64_t work = std::max<int64_t>(each_ / parts_, 1);
-    if (direct_) {
+    if (direct_)
       return parallel_for(results_, part_elements / work + 1, [&](int64_t i, int64_t end) {
         for (; i < end; ++i) finish(b, i, reduce_row(b.input<float>(0) + i * kept_[0].stride));
       });
-    }
     parallel_for(results_ * parts_, std::max<int64_t>(1, part_elements / work),
                  [&](int64_t begin, int64_t end) {
                    for (int64_t t = begin; t < end; ++t) {
@@ -164,9 +163,10 @@ class Rows : public Kernel {
   }
 
   double reduce_row(const float* x) const {
+    constexpr int64_t step = std::is_same_v<R, Multiply> ? 2 * chunk : chunk;
     double total = R::start;
-    for (int64_t k = 0; k < run_; k += chunk)
-      total = R::join(total, reduce_run<R>(x + k, std::min(chunk, run_ - k), p_));
+    for (int64_t k = 0; k < run_; k += step)
+      total = R::join(total, reduce_run<R>(x + k, std::min(step, run_ - k), p_));
     return total;
   }
 

@@ -149,10 +149,11 @@ template <class R>
 double reduce_run(const float* x, int64_t n, float p) {
   int64_t i = 0;
   double total = R::start;
-  if (n >= 256) {
+  constexpr bool narrow = std::is_same_v<R, Multiply>;
+  if (n >= (narrow ? 64 : 256)) {
     i = n / 64 * 64;
     bool done = false;
-    if constexpr (std::is_same_v<R, Multiply>) done = multiply_narrow(x, i, total);
+    if constexpr (narrow) done = multiply_narrow(x, i, total);
     if (!done) total = reduce_lanes<R, 64>(x, i, p);
   }
   double rest = R::start;
