@@ -277,22 +277,25 @@ class embed_backward:
     Args:
         x0: Indices of rows.
         gy: (*shape of x0, *features).
+        z: To what they are added, zeros if None.
         shape: Shape of w.
     """
 
     shape: tuple[int, ...]
 
-    def infer(self, x0, gy):
+    def infer(self, x0, gy, z=None):
+        if z is not None and z.shape != self.shape:
+            raise ShapeError(f"embed_backward: z {z} must have the shape {self.shape}")
         if gy.shape != (*x0.shape, *self.shape[1:]):
             raise ShapeError(
                 f"embed_backward: gy {gy} must have the shape {(*x0.shape, *self.shape[1:])}"
             )
         return gy.with_shape(self.shape)
 
-    def forward(self, xp, x0, gy, out=None):
+    def forward(self, xp, x0, gy, z=None, out=None):
         if out is None:
             out = xp.empty(self.shape, gy.dtype)
-        out[...] = 0
+        out[...] = 0 if z is None else z
         if xp is not np:
             xp.add.at(out, x0.reshape(-1), gy.reshape(x0.size, *self.shape[1:]))
         elif x0.size:
@@ -304,18 +307,19 @@ class embed_backward:
                 xp.concatenate((index[:1] == index[:1], index[1:] != index[:-1]))
             )
             rows = gy.reshape(index.size, *self.shape[1:])[order]
-            out[index[first]] = xp.add.reduceat(rows, first, axis=0)
+            out[index[first]] += xp.add.reduceat(rows, first, axis=0)
         return out
 
-    def vjp(self, ggw, *, x0):
-        return None, embed(x0, ggw)
+    def vjp(self, ggw, *, x0, z):
+        return None, embed(x0, ggw), ggw
 
-    def cost(self, x0, gy):
+    def cost(self, x0, gy, z=None):
         return Cost(gy.size, 3 * gy.nbytes + self.infer(x0, gy).nbytes)
 
     def samples(rng):
         x0 = np.array([[1, 3, 1], [6, 0, 1]])
         yield Sample(x0, rng.normal(size=(2, 3, 4)), shape=(7, 4))
+        yield Sample(x0, rng.normal(size=(2, 3, 4)), rng.normal(size=(7, 4)), shape=(7, 4))
         yield Sample(np.zeros((0,), np.int64), np.zeros((0, 4)), shape=(7, 4))
 
 

@@ -327,3 +327,38 @@ def test_a_network_that_drops_layers_at_random_trains_in_dynamic_mode():
                     v.d -= 0.05 * v.g
             losses.append(float(loss.d))
     assert np.mean(losses[-20:]) < 0.2 * np.mean(losses[:20])
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_table_that_scores_too_has_one_gradient(compiled):
+    """Rows are added to what is there already, in the memory of the result."""
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(300, 16)).astype(np.float32)
+    index, labels = rng.integers(0, 300, (2, 40))
+    w = nn.Variable.from_numpy_array(table, need_grad=True)
+
+    def loss(i, t):
+        x = F.tanh(F.embed(i, w))
+        y = F.affine(x, F.transpose(w, (1, 0)))
+        return F.mean(F.softmax_cross_entropy(y, F.reshape(t, (-1, 1))))
+
+    def step(i, t):
+        y = loss(i, t)
+        w.grad.zero()
+        y.backward()
+        return y
+
+    given = [nn.Variable.from_numpy_array(a) for a in (index, labels)]
+    if compiled:
+        step = nn.compile(step)
+        step(*given)
+    else:
+        y = loss(*given)
+        w.grad.zero()
+        y.forward()
+        y.backward()
+    v = torch.tensor(table, requires_grad=True)
+    out = torch.tanh(v[torch.tensor(index)]) @ v.T
+    torch.nn.functional.cross_entropy(out, torch.tensor(labels)).backward()
+    np.testing.assert_allclose(w.g, v.grad.numpy(), rtol=1e-5, atol=1e-7)

@@ -158,6 +158,7 @@ def test_embed_and_its_gradient(shape: Any) -> None:
     x0[x0 % 3 == 0] = 0  # one row is named often
     y = compare("embed", [x0, w])[0]
     compare("embed_backward", [x0.astype(np.int32), y * 0.1], shape=shape)
+    compare("embed_backward", [x0.astype(np.int32), y * 0.1, w], shape=shape)
 
 
 def test_gradient_of_embed_adds_in_float32() -> None:

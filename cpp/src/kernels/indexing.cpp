@@ -96,7 +96,8 @@ class Gather : public Kernel {
 };
 
 // The transpose of Gather. Indices that name one row are chained, so that each row of the result is
-// summed in float32, in the order of the indices, and written once by one thread.
+// summed in float32, in the order of the indices, and written once by one thread: added to a third
+// input, where there is one, which may be the result.
 template <class P>
 class Scatter : public Kernel {
  public:
@@ -106,13 +107,15 @@ class Scatter : public Kernel {
         in_(s.in[x]),
         out_(s.out[0]),
         x_(x),
-        index_(index) {
+        index_(index),
+        adds_(s.given(kAddend)) {
     parts_ = parts_of(out_.size() + in_.size());
     Pieces pieces;
     cut(pieces);
     workspace_ = pieces.size();
   }
   size_t workspace() const override { return workspace_; }
+  bool may_overwrite(size_t, size_t i) const override { return adds_ && i == kAddend; }
 
   void run(const Buffers& b) override {
     const void* index = b.in[index_];
@@ -120,6 +123,8 @@ class Scatter : public Kernel {
     Pieces pieces(b.workspace);
     const Scratch w = cut(pieces);
     const P x = pointer<P>(b.in[x_], in_.dtype), y = pointer<P>(b.out[0], out_.dtype);
+    const auto* z = adds_ ? b.input<char>(kAddend) : nullptr;
+    const bool copies = adds_ && z != b.out[0];
     for (int64_t batch = 0; batch < z_.batch; ++batch) {
       std::fill(w.first, w.first + z_.n, -1);
       for (int64_t i = z_.m; i-- > 0;) {
@@ -130,18 +135,19 @@ class Scatter : public Kernel {
       for_parts(parts_, z_.outer * z_.n, [&](int64_t part, int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end;) {
           const int64_t block = batch * z_.outer + r / z_.n, row = r % z_.n;
-          const P to = y + (block * z_.n + row) * z_.inner;
+          const int64_t at = (block * z_.n + row) * z_.inner;
+          const P to = y + at;
           // most rows of a large table are named by no index
           int64_t empty = 0;
           while (row + empty < z_.n && r + empty < end && w.first[row + empty] < 0) ++empty;
-          if (empty) {
-            clear(to, empty * z_.inner);
-          } else {
+          const int64_t rows = std::max<int64_t>(empty, 1);
+          if (copies) copy_(z, at, b.out[0], at, rows * z_.inner);
+          if (empty && !adds_) clear(to, empty * z_.inner);
+          if (!empty) {
             add(x + block * z_.m * z_.inner, to, w.first[row], w.next, w.sums + part * z_.inner,
                 w.totals + part * z_.inner);
-            empty = 1;
           }
-          r += empty;
+          r += rows;
         }
       });
     }
@@ -171,13 +177,11 @@ class Scatter : public Kernel {
     std::memset(p, 0, static_cast<size_t>(n) * bytes_of(out_.dtype));
   }
 
-  // y becomes the sum of the rows of x from i on along `next`.
+  // The sum of the rows of x from i on along `next` is put into y, or added.
   void add(P x, P y, int32_t i, const int32_t* next, float* sums, double* total) const {
     const int64_t n = z_.inner;
     if (next[i] < 0) {
-      by_lanes(n, [&](int64_t k, int64_t lanes, auto whole) {
-        put<whole()>(y + k, get<whole()>(x + (i * n + k), lanes), lanes);
-      });
+      store(x + i * n, y);
       return;
     }
     std::fill(sums, sums + n, 0.0f);
@@ -192,15 +196,24 @@ class Scatter : public Kernel {
       for (int64_t k = 0; k < n; ++k) total[k] += sums[k], sums[k] = 0.0f;
     }
     for (int64_t k = 0; k < n; ++k) sums[k] = static_cast<float>(total[k] + sums[k]);
-    by_lanes(n, [&](int64_t k, int64_t lanes, auto whole) {
-      put<whole()>(y + k, get<whole()>(sums + k, lanes), lanes);
+    store(sums, y);
+  }
+
+  template <class From>
+  void store(From x, P y) const {
+    by_lanes(z_.inner, [&](int64_t k, int64_t lanes, auto whole) {
+      const Lanes v = get<whole()>(x + k, lanes);
+      put<whole()>(y + k, adds_ ? v + get<whole()>(y + k, lanes) : v, lanes);
     });
   }
 
+  static constexpr size_t kAddend = 2;
   const Indices indices_;
   const Sizes z_;
   const Spec in_, out_;
   const size_t x_, index_;
+  const bool adds_;
+  const Copy copy_{out_.dtype, out_.dtype};
   int64_t parts_;
   size_t workspace_ = 0;
 };
@@ -228,6 +241,7 @@ std::unique_ptr<Kernel> scatter_of(const Signature& s, Op op, Sizes z, size_t x,
   const Spec &in = s.in[x], &out = s.out[0];
   if (!plain(s) || !is_integer(s.in[index].dtype) || !is_real(in.dtype) || !is_real(out.dtype))
     return nullptr;
+  if (s.given(2) && s.in[2].dtype != out.dtype) return nullptr;
   return with_pointer(common_type({&in, &out}), [&](auto type) -> std::unique_ptr<Kernel> {
     return std::make_unique<Scatter<decltype(type)>>(Indices{s.in[index], op, z.n}, z, s, x, index);
   });

@@ -98,10 +98,11 @@ Specs embed_backward_of(const RuleCall& c) {
   const Spec w = with_shape(c[1], c.shape());
   if (w.shape.empty()) c.fail("shape is empty");
   c.has_shape(1, rows_at(c[0].shape, w.shape));
+  if (c.given(2)) c.has_shape(2, w.shape);
   return {w};
 }
 const ShapeRule embed{"embed", "x0# w", embed_of};
-const ShapeRule embed_backward{"embed_backward", "x0# gy", embed_backward_of};
+const ShapeRule embed_backward{"embed_backward", "x0# gy z?", embed_backward_of};
 
 // ---- attention ----
 

@@ -18,7 +18,7 @@ from nnl.graph.passes.fusing.attention_packed import pack_attention
 from nnl.graph.passes.fusing.bias import fuse_biases, fuse_product_bias
 from nnl.graph.passes.fusing.convolution import fold_padding, fuse_bias_gradient
 from nnl.graph.passes.fusing.elementwise import fuse_elementwise
-from nnl.graph.passes.fusing.epilogue import fuse_epilogues
+from nnl.graph.passes.fusing.epilogue import fuse_epilogues, fuse_row_gradients
 from nnl.graph.passes.fusing.normalization import fuse_normalization
 from nnl.graph.passes.fusing.pooling import fuse_pooling
 from nnl.graph.passes.fusing.quantized import lower_quantized
@@ -60,6 +60,7 @@ PASSES: list[Pass] = [
     fuse_softmax,
     fuse_biases,
     fuse_epilogues,
+    fuse_row_gradients,
     lower_quantized,
     fuse_product_bias,
     fuse_bias_gradient,

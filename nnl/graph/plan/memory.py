@@ -6,11 +6,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Set
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from nnl.graph.program.program import Program
+from nnl.graph.program.program import Program, Step
 
 ALIGN = 64  # bytes: a cache line, and one AVX-512 load
 
@@ -107,4 +107,44 @@ def computed_in_place(program: Program, given: Set[int], pinned: Set[int]) -> di
             if program.root(s) == to
         ):
             found.update(dict.fromkeys(mine, to))
+    return found
+
+
+def computed_in_results(
+    program: Program, pinned: Set[int], last: Mapping[Any, int]
+) -> dict[int, int]:
+    """{slot: pinned slot in whose buffer it is computed}, of what dies where the other is made.
+
+    Only kernels may read it.
+
+    Args:
+        pinned: Slots that have a buffer of their own. last: The last step that reads each slot.
+    """
+    steps, slots = program.steps, program.slots
+    makers = {s: step for step in steps for s in step.outs}
+    barred = {x.root for i, x in enumerate(slots) if x.root != i} | {*pinned}
+    barred |= {i for step in steps if step.kernel is None for i in step.ins}
+
+    def fits(r: int, s: int, step: Step) -> bool:
+        maker, a, b = makers.get(r), slots[r], slots[s]
+        if maker is None or maker.kernel is None or maker.once or maker.writes:
+            return False
+        if maker.second != step.second or r in barred or a.root != r:
+            return False
+        return (a.spec, a.order) == (b.spec, b.order)
+
+    found: dict[int, int] = {}
+    shared = {*program.results, *program.shared}
+    for t in reversed(range(len(steps))):
+        step = steps[t]
+        for o, s in enumerate(step.outs):
+            to = found.get(s, s)
+            if step.kernel is None or to not in pinned or to in shared:
+                continue
+            for r in step.ins:
+                places = [j for j, q in enumerate(step.ins) if q == r]
+                over = all(step.kernel.may_overwrite(o, j) for j in places)
+                if over and fits(r, s, step) and last[r] == t:
+                    found[r] = to
+                    break
     return found

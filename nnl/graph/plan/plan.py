@@ -29,7 +29,7 @@ from nnl.graph.lowering.lowering import NO_GRADIENTS, definition, lower
 from nnl.graph.passes import optimise, optimise_inside, optimise_loaded
 from nnl.graph.passes.layout.undo import forget_orders, unfuse
 from nnl.graph.plan.inner_plan import InnerPlan
-from nnl.graph.plan.memory import computed_in_place, plan_memory
+from nnl.graph.plan.memory import computed_in_place, computed_in_results, plan_memory
 from nnl.graph.plan.python_steps import Thunk, run_and_copy, run_for_effect, run_into, same_types
 from nnl.graph.printing.profile import PROFILES, note
 from nnl.graph.printing.summary import account, backend_name, summary
@@ -156,8 +156,9 @@ class Plan:
         for s in pinned:
             last[s] = n
         self.last = last
-        plain = {x[0] for x in self.binding.given} if self.space == SPACE else set()
-        self.home = computed_in_place(program, plain, pinned)
+        self.home = computed_in_results(program, pinned, last) if self.space == SPACE else {}
+        if self.space == SPACE:
+            self.home |= computed_in_place(program, {x[0] for x in self.binding.given}, pinned)
         storages: dict[int, Storage] = {}
         spans: dict[Any, tuple[int, int, int]] = {}
         for t, step in enumerate(steps):

@@ -125,9 +125,9 @@ class Rank(Launched):
 
 @register("embed_backward")
 def embed_backward(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
-    index, gy = ins
+    index, gy, *added = ins
     gw = outs[0]
-    if index is None or gy is None or not _usable(gy, index, gw):
+    if index is None or gy is None or any(added) or not _usable(gy, index, gw):
         return None
     if index.size > MOST_INDICES or gw.size >= MOST_ELEMENTS:
         return None

@@ -26,6 +26,14 @@ def fuse_epilogues(program: Program, lib: Library) -> None:
     _Fuser(program, lib).run()
 
 
+def fuse_row_gradients(program: Program, lib: Library) -> None:
+    """g + the gradient of rows of a table adds these rows to g: few rows of a large table.
+
+    So it is where the table gives scores, too, or what gradients add to has something already.
+    """
+    _Rows(program, lib).run()
+
+
 @cache
 def _appending(lib: Library) -> dict[str, str]:
     """{op with more behind it: the op that it starts with}: products first, then normalizations."""
@@ -129,3 +137,22 @@ class _Fuser(Rewriter):
             shift = call("add2", shift, beta, inplace=False)
         maps = (spec.size,)
         return program.alias(scale, maps), program.alias(shift, maps), steps
+
+
+class _Rows(Rewriter):
+    def run(self) -> None:
+        self.each(embed_backward=self._fuse)
+
+    def _fuse(self, first: Step) -> None:
+        index, gy, *added = first.ins
+        y = first.outs[0]
+        add = self.only_reader(y)
+        if any(added) or add is None or add.op != ADD or add.writes or add.ins[0] == add.ins[1]:
+            return
+        z = add.ins[add.ins[0] == y]
+        if not self.usable(add, first.second) or self.spec(z) is not self.spec(y):
+            return
+        new = Step.of(first.op, first.attrs, (index, gy, z), add.outs, first.second)
+        reads = {self.program.root(i) for i in (index, gy)}
+        if self.quiet(first, add, reads, set()) and self.has_kernel(new):
+            self.replace([first, add], add, new)
