@@ -233,6 +233,10 @@ def test_what_happens_at_large_sizes_alone_is_seen(tmp_path):
         [{"x": (2, t)} for t in (7, 99, 100, 101, 400)], tmp_path,
     )  # fmt: skip
     assert "stop=(n,min(t, 100))" in program.text()
+    check_sizes(
+        lambda x: F.pad(x, (0, 0, 0, -x.shape[1] % 256)), {"x": (None, "n")},
+        [{"x": (2, n)} for n in (16, 256, 257, 1000)], tmp_path,
+    )  # fmt: skip
     x = nn.Variable((4, 3))
     nn.save_program(
         tmp_path / "a.nnlp", chunked, {"x": x}, open={"x": ("n", None)}, ranges={"n": (1, 119)}

@@ -181,7 +181,7 @@ def wider(dims: Mapping[str, Dim], sizes: Sequence[Mapping[str, int]]) -> Iterat
         found = {}
         for name, dim in dims.items():
             seen, m = [s[name] // dim.multiple for s in sizes], dim.multiple
-            most = min(dim.greatest or 4 * max(seen) * m, max(FAR, max(seen) * m)) // m
+            most = min(dim.greatest or LARGEST, max(FAR, max(seen) * m)) // m
             found[name] = m * (most if name == large else rng.randint(min(seen), max(seen)))
         yield found
 
