@@ -17,6 +17,16 @@ ALIGN = 64  # bytes: a cache line, and one AVX-512 load
 K = TypeVar("K", bound=Hashable)
 
 
+class Storage:
+    """A piece of memory that slots share one after the other: when it is first and last used."""
+
+    __slots__ = ("first", "last", "nbytes", "pinned")
+
+    def __init__(self, first: int, nbytes: int) -> None:
+        self.first = self.last = first
+        self.nbytes, self.pinned = nbytes, False
+
+
 def plan_memory(intervals: Mapping[K, tuple[int, int, int]]) -> tuple[dict[K, int], int]:
     """Offsets for {key: (first step, last step, bytes)}, so that the arena is small.
 

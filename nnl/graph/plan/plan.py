@@ -29,7 +29,7 @@ from nnl.graph.lowering.lowering import NO_GRADIENTS, definition, lower
 from nnl.graph.passes import optimise, optimise_inside, optimise_loaded
 from nnl.graph.passes.layout.undo import forget_orders, unfuse
 from nnl.graph.plan.inner_plan import InnerPlan
-from nnl.graph.plan.memory import computed_in_place, computed_in_results, plan_memory
+from nnl.graph.plan.memory import Storage, computed_in_place, computed_in_results, plan_memory
 from nnl.graph.plan.python_steps import Thunk, run_and_copy, run_for_effect, run_into, same_types
 from nnl.graph.printing.profile import PROFILES, note
 from nnl.graph.printing.summary import account, backend_name, summary
@@ -38,16 +38,6 @@ from nnl.graph.program.program import SPACE, Program, Step, space_of
 Between = tuple[int, Callable[[], None]]  # (number of steps, what to call after them)
 NOTHING: list[Any] = []
 OUTSIDE = -1  # the offset of a slot that does not lie in the arena
-
-
-class Storage:
-    """A piece of memory that slots share one after the other: when it is first and last used."""
-
-    __slots__ = ("first", "last", "nbytes", "pinned")
-
-    def __init__(self, first: int, nbytes: int) -> None:
-        self.first = self.last = first
-        self.nbytes, self.pinned = nbytes, False
 
 
 class Plan:
@@ -70,7 +60,11 @@ class Plan:
     Attributes:
         slots: The buffers by slot, after a run.
         arena_bytes: Size of the shared memory. naive_bytes: sum of what lives in it.
+        owns_results: Whether they have memory of their own; else they may be told to lie where
+            what is read does.
     """
+
+    owns_results = True
 
     def __init__(
         self,
@@ -88,9 +82,10 @@ class Plan:
         self._build(program, binding, 0 if rewrite else None)
 
     @classmethod
-    def rest(cls, program: Program, binding: Binding, begin: int | None) -> Plan:
+    def rest(cls, program: Program, binding: Binding, begin: int | None, own: bool = True) -> Plan:
         """The plan of a program that the passes before this one have seen; None: all have."""
         plan = cls.__new__(cls)
+        plan.owns_results = own
         plan._build(program, binding, begin)
         return plan
 
@@ -111,7 +106,7 @@ class Plan:
             optimise_loaded(program, lib)
         else:
             optimise(program, lib)
-        return cls.rest(program, binding, None)
+        return cls.rest(program, binding, None, own=not inside)
 
     def _build(self, program: Program, binding: Binding, begin: int | None) -> None:
         self.program, self.binding, self.space = program, binding, program.space
@@ -156,9 +151,10 @@ class Plan:
         for s in pinned:
             last[s] = n
         self.last = last
-        self.home = computed_in_results(program, pinned, last) if self.space == SPACE else {}
-        if self.space == SPACE:
-            self.home |= computed_in_place(program, {x[0] for x in self.binding.given}, pinned)
+        plain = {x[0] for x in self.binding.given} if self.space == SPACE else set()
+        self.home = computed_in_place(program, plain, pinned)
+        if self.space == SPACE and self.owns_results:
+            self.home |= computed_in_results(program, pinned, last)
         storages: dict[int, Storage] = {}
         spans: dict[Any, tuple[int, int, int]] = {}
         for t, step in enumerate(steps):
