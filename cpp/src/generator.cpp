@@ -267,15 +267,13 @@ struct Generator::State {
     for (size_t at = 0; at < rows.size(); ++at)
       before[at] = static_cast<int64_t>(texts[rows[at]].size());
     if (takes_some) std::copy(rows.begin(), rows.end(), read.input("slots").data<int64_t>());
-    std::vector<size_t> places;
-    for (const Job& job : jobs) {
-      const auto at =
-          static_cast<size_t>(std::find(rows.begin(), rows.end(), job.row) - rows.begin());
+    const auto place = [&](size_t k) { return takes_some ? k : jobs[k].row; };
+    for (size_t k = 0; k < jobs.size(); ++k) {
+      const Job& job = jobs[k];
       const size_t now = std::min(unread(job), size);
       std::copy_n(job.whole.end() - static_cast<std::ptrdiff_t>(unread(job)), now,
-                  tokens + at * size);
-      counts[at] = static_cast<int64_t>(now);
-      places.push_back(at);
+                  tokens + place(k) * size);
+      counts[place(k)] = static_cast<int64_t>(now);
     }
     read.run();
     std::vector<const float*> found;
@@ -284,8 +282,8 @@ struct Generator::State {
     for (size_t k = 0; k < jobs.size(); ++k) {
       Tokens& text = texts[jobs[k].row];
       const auto next = jobs[k].whole.begin() + static_cast<std::ptrdiff_t>(text.size());
-      text.insert(text.end(), next, next + counts[places[k]]);
-      found.push_back(all + static_cast<int64_t>(places[k]) * vocabulary);
+      text.insert(text.end(), next, next + counts[place(k)]);
+      found.push_back(all + static_cast<int64_t>(place(k)) * vocabulary);
     }
     return found;
   }

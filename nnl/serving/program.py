@@ -59,8 +59,10 @@ class ProgramRows(Rows):
         raise ValueError("this model gives no vectors")
 
     def _run(self, rows: Sequence[Sequence[int]], size: int, every: bool) -> Array:
-        slots, arrays = self._given(rows, size)
+        some = "slots" in self.programs.inputs("read")
+        slots, arrays = self._given(rows, size, some)
         given = dict(zip(("tokens", "before", "counts", "slots"), arrays, strict=True))
-        if "slots" not in self.programs.inputs("read"):
+        if not some:
             del given["slots"]
-        return self.programs.run("read", **given)["scores"][: sum(map(bool, rows))]
+        scores = self.programs.run("read", **given)["scores"]
+        return scores[[at for at, i in enumerate(slots) if rows[i]]]

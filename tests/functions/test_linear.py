@@ -143,6 +143,8 @@ def test_embed_backward_errors():
         ShapeError, match=r"embed_backward: gy float32\[2, 3\] must have .*\(2, 4\)"
     ):
         embed_backward(indices(0, 1), array(2, 3), shape=(7, 4))
+    with pytest.raises(ShapeError, match=r"embed_backward: z float32\[6, 4\] must have .*\(7, 4\)"):
+        embed_backward(indices(0, 1), array(2, 4), array(6, 4), shape=(7, 4))
 
 
 # ---- convolutions ----

@@ -85,7 +85,7 @@ def test_it_writes_what_python_writes(model, chat):
     assert len(found) == 8  # the caches are full
 
 
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("batch", [1, 2, 3])
 def test_texts_side_by_side_are_what_each_is_alone(model, chat, tmp_path, batch):
     made, _ = model
     path = tmp_path / "side.nnlp"
@@ -183,6 +183,9 @@ def test_what_it_cannot_is_told(model, chat, tmp_path):
     x = nn.Variable((2, 3))
     nn.save_program(tmp_path / "other.nnlp", {"y": x + 1}, {"x": x})
     assert "has no program 'read'" in chat(tmp_path / "other.nnlp", [[1]])[2]
+    nn.save_program(tmp_path / "closed.nnlp", programs={"read": ({"scores": x + 1}, {"tokens": x})})
+    text = "takes tokens float32[2, 3], wanted any number of them of each text, as save_program"
+    assert text in chat(tmp_path / "closed.nnlp", [[1]])[2]
 
 
 @pytest.fixture

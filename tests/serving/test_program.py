@@ -7,6 +7,7 @@ import openai
 import pytest
 
 import nnl as nn
+import nnl.functions as F
 from nnl import models
 from nnl.cli.main import main
 from nnl.cli.services.serve import opened
@@ -29,20 +30,20 @@ TALK = [
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A network with a tokenizer, and files of it for one text and for three."""
+    """A network with a tokenizer, and files of it for one text, two and three."""
     folder = tmp_path_factory.mktemp("model")
     with nn.parameter_scope("written"):
         write_folder(folder)
     with nn.parameter_scope("served"):
         model = models.from_huggingface(folder)
     paths = {}
-    for batch in (1, 3):
+    for batch in (1, 2, 3):
         paths[batch] = folder / f"served{batch}.nnlp"
         model.save_program(paths[batch], batch, capacity=60, chunk=8)
     return model, paths
 
 
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("batch", [1, 2, 3])
 def test_clients_get_what_the_network_writes(saved, batch):
     model, paths = saved
     found, rows, ends = opened(str(paths[batch]), None, None)
@@ -77,6 +78,9 @@ def test_what_is_saved_again_still_knows_text(saved, tmp_path):
 def test_files_that_cannot_be_served_are_told(saved, tmp_path, capsys):
     x = nn.Variable((2, 3))
     nn.save_program(tmp_path / "other.nnlp", {"y": x + 1}, {"x": x})
+    given = {"tokens": x, "before": nn.Variable((2,)), "counts": nn.Variable((2,))}
+    closed = {"scores": x + F.reshape(given["before"] + given["counts"], (2, 1))}
+    nn.save_program(tmp_path / "closed.nnlp", programs={"read": (closed, given)})
     with nn.parameter_scope("silent"):
         models.from_config(SIZES).save_program(tmp_path / "silent.nnlp", capacity=8, chunk=4)
     path = saved[1][1]
@@ -86,6 +90,7 @@ def test_files_that_cannot_be_served_are_told(saved, tmp_path, capsys):
         file.save(tmp_path / f"{name}.nnlp")
     for name, text in (
         ("other", "has no program 'read' of before, counts, tokens at any size: it is not"),
+        ("closed", "has no program 'read' of before, counts, tokens at any size: it is not"),
         ("silent", "has no tokenizer: save_program writes that of the folder"),
         ("none", "damaged: nnl.language is no text's: KeyError('tokenizer')"),
         ("half", "damaged: nnl.language is no text's"),

@@ -163,15 +163,15 @@ class Speculation:
         waiting = self._waiting.get(at)
         if waiting is None or waiting.bufs is not nd.bufs:
             return None
-        # An interrupt may come behind any call: what was taken is always in one of the two places.
+        # An interrupt may come at any place: what was taken is always where `cancel` looks for it.
         given.append(nd)
         record = nd.record
         record.work, record.number = self._deferred, number
-        del self._waiting[at]
         if at in self._taken:
             self._deferred.before[number] = self._taken[at]
-            del self._taken[at]
             self._early.add(number)
+            del self._taken[at]
+        del self._waiting[at]
         return number
 
     def reads(self, at: int) -> NdArray | None:

@@ -151,10 +151,10 @@ class Plan:
         for s in pinned:
             last[s] = n
         self.last = last
-        plain = {x[0] for x in self.binding.given} if self.space == SPACE else set()
-        self.home = computed_in_place(program, plain, pinned)
-        if self.space == SPACE and self.owns_results:
-            self.home |= computed_in_results(program, pinned, last)
+        self.home: dict[int, int] = {}
+        if self.space == SPACE:
+            self.home |= computed_in_results(program, pinned, last) if self.owns_results else {}
+            self.home |= computed_in_place(program, {x[0] for x in self.binding.given}, pinned)
         storages: dict[int, Storage] = {}
         spans: dict[Any, tuple[int, int, int]] = {}
         for t, step in enumerate(steps):

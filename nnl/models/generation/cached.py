@@ -67,18 +67,25 @@ class Rows:
             self.texts[i] += rows[i]
         return active, found
 
-    def _given(self, rows: Sequence[Sequence[int]], size: int) -> tuple[list[int], list[Array]]:
-        """What a run on the texts that have something to read takes.
+    def _given(
+        self, rows: Sequence[Sequence[int]], size: int, some: bool = True
+    ) -> tuple[list[int], list[Array]]:
+        """What a run takes.
 
+        Args:
+            some: It is of the texts that have something to read, and of as many others as make
+                their number a power of two; else of all, in their order.
         Returns:
-            The rows of these and of as many others as make their number a power of two; of each
-            the tokens, how many the caches have, how many there are now, and which row it is.
+            The rows of these texts; of each the tokens, how many the caches have, how many there
+            are now, and which row it is.
         """
-        active = [i for i, row in enumerate(rows) if row]
-        count = min(1 << (len(active) - 1).bit_length(), self.batch)
-        slots = (active + [i for i, row in enumerate(rows) if not row])[:count]
-        tokens = np.zeros((count, size), np.int64)
-        for at, i in enumerate(active):
+        slots = list(range(self.batch))
+        if some:
+            slots.sort(key=lambda i: not rows[i])
+            active = sum(map(bool, rows))
+            del slots[1 << (active - 1).bit_length() :]
+        tokens = np.zeros((len(slots), size), np.int64)
+        for at, i in enumerate(slots):
             tokens[at, : len(rows[i])] = rows[i]
         before = [len(self.texts[i]) for i in slots]
         counts = [len(rows[i]) for i in slots]
@@ -221,13 +228,13 @@ class Cached(Rows):
             if k != BEGIN
         }
         texts = None if memory or self.batch < 3 else "texts"
-        given_all = {"before": np.zeros(self.batch), "counts": np.zeros(self.batch)}
+        others = {"before": np.zeros(self.batch), "counts": np.zeros(self.batch)}
         ranges = {"size": (1, self.chunk)}
         if texts is not None:
-            given_all["slots"], ranges["texts"] = np.arange(self.batch), (1, self.batch)
-        axes = {"tokens": (texts, "size"), **{n: (texts,) for n in given_all}}
+            others["slots"], ranges["texts"] = np.arange(self.batch), (1, self.batch)
+        axes = {"tokens": (texts, "size"), **{n: (texts,) for n in others}}
         read = self._program(open=axes, ranges=ranges)
-        arrays = [np.zeros((self.batch, self.chunk)), *given_all.values()]
+        arrays = [np.zeros((self.batch, self.chunk)), *others.values()]
         read(*[Variable.from_numpy_array(a.astype(np.int64)) for a in arrays], **memory)
         saver = Saver()
         if reader is not None:
