@@ -19,6 +19,7 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 import nnl.solvers as S
+from nnl.coexec.deferring.speculation import Speculation
 from nnl.coexec.deferring.uninterrupted import whole
 from nnl.coexec.policy.running_ahead import FIRST, LASTS, ROUND, ROUNDS, Pace
 from tests.coexec.schedules import Schedule, ahead, in_thread, native, speculating
@@ -157,6 +158,56 @@ def test_interrupts_lose_no_parameters(how: Callable[..., Any], count_of: str) -
             assert np.isfinite(w.d).all()
     least = {"ahead": 0, "speculated": 10}[count_of]
     assert getattr(step.report(), count_of) > least  # type: ignore[attr-defined]
+
+
+@native
+def test_no_place_of_an_interrupt_loses_what_speculation_has_taken() -> None:
+    """One at each instruction of the call that moves what was taken."""
+    x, w, count = variable(32, 32), variable(32, 32), variable(1)
+    w.need_grad = count.need_grad = True
+    count.d = 0
+    solver = S.Sgd(1.0)
+    solver.set_parameters({"w": w, "count": count})
+
+    @speculating
+    def step() -> None:
+        solver.zero_grad()
+        y = F.tanh(F.batch_matmul(x, w)) * 1e-3
+        (F.sum(y) - F.sum(count)).backward(clear_buffer=True)
+        solver.update()
+
+    left = 0  # instructions until the interrupt
+
+    def trace(frame: Any, event: str, arg: Any) -> Any:
+        nonlocal left
+        if frame.f_code is not Speculation.use.__code__:
+            return None
+        frame.f_trace_opcodes = True
+        left -= event == "opcode"
+        if left == 0:
+            raise KeyboardInterrupt
+        return trace
+
+    done, place, interrupted = 0, 0, True
+    with nn.auto_forward():
+        while interrupted or place < 100:
+            for _ in range(5):  # it is as expected again
+                step()
+            done += 5
+            assert count.d[0] == done
+            left = place = place + 1
+            sys.settrace(trace)
+            try:
+                step()
+                interrupted = False
+            except KeyboardInterrupt:
+                interrupted = True
+            finally:
+                sys.settrace(None)
+            assert count.d[0] in (done, done + 1)
+            assert np.isfinite(w.d).all()
+            done = int(count.d[0])
+    assert place > 50
 
 
 def test_a_step_that_an_interrupt_has_left_open_is_ended_by_the_next(monkeypatch: Any) -> None:
