@@ -94,6 +94,37 @@ def test_many_random_programs_are_equal(
     check(first, 500, "early late thread", context, reference, monkeypatch)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_step_that_goes_on_behind_what_was_expected_loses_no_update(
+    seed: int, eager_to_try: None, monkeypatch: Any
+) -> None:
+    """Its run was stopped where a new call came, and taken for a whole one."""
+    use(Schedule(seed, "late"), monkeypatch)
+    x, *weights = (variable(2, 3) for _ in range(3))
+    for v in weights:
+        v.need_grad, v.d = True, np.full((2, 3), 1000.0)
+    w, u = weights
+    x.d = 1
+    solver = S.Sgd(1.0)
+    solver.set_parameters({"w": w, "u": u})
+    kept: list[Any] = []
+
+    @speculating
+    def step() -> None:
+        loss = F.sum(x * w)
+        solver.zero_grad()
+        loss.backward()
+        np.testing.assert_array_equal(w.g, 1)
+        solver.update()
+        kept[:] = [F.broadcast(F.reshape(loss, (1, 1)), (2, 3))]
+        u.data -= 0.1 * u.data
+
+    with nn.auto_forward():
+        for _ in range(9):
+            step()
+    np.testing.assert_array_equal(w.d, 1000 - 9)
+
+
 # ---- other ways, at every position ----
 
 

@@ -183,9 +183,10 @@ class Speculation:
     # ---- the end ----
 
     def stop(self) -> None:
-        """Python has taken another way: the rest need not run."""
+        """Python has taken another way: the rest need not run, and what has run is of no use."""
         if self._runs:
             assert Running.executor is not None
+            self._failed = True
             Running.executor.stop()
 
     def wait(self) -> None:
